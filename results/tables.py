@@ -1,0 +1,162 @@
+"""The leaderboard as tables of text, for a terminal, for Markdown and for the report."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from tabulate import tabulate
+
+from . import stats
+from .groups import BASELINE
+from .leaderboard import Row
+
+
+class Table(NamedTuple):
+    """A table of text: a cell may have several lines, the first of which says the most.
+
+    Attributes:
+        title: What all its rows share.
+        columns: Column headings.
+        cells: [rows, columns].
+        notes: Sentences that belong under it.
+    """
+
+    title: str
+    columns: list[str]
+    cells: list[list[str]]
+    notes: list[str]
+
+
+def tables(rows: list[Row]) -> list[tuple[Table, Table]]:
+    """Two tables a suite: the methods, and the policy calls of each by route."""
+    suites = dict.fromkeys(row.suite for row in rows)
+    return [_suite_tables([row for row in rows if row.suite == suite]) for suite in suites]
+
+
+def condition(row: Row) -> dict[str, str]:
+    """What the row was measured under, besides suite and method."""
+    settings = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in row.settings.items()}
+    return {"policy": row.policy, "clock": row.clock, "latency": row.latency, **settings}
+
+
+def varying(rows: list[Row]) -> list[str]:
+    """Parts of the condition in which the rows differ."""
+    conditions = [condition(row) for row in rows]
+    names = dict.fromkeys(name for each in conditions for name in each)
+    return [name for name in names if len({each.get(name) for each in conditions}) > 1]
+
+
+def _suite_tables(rows: list[Row]) -> tuple[Table, Table]:
+    columns = varying(rows)
+    fixed = [f"{name} {value}" for name, value in condition(rows[0]).items() if name not in columns]
+    title = ", ".join([rows[0].suite, *fixed])
+    drafts = any(not math.isnan(row.accepted) for row in rows)
+    world = any(row.world_ns for row in rows)
+    prefix = {id(row): [condition(row).get(name, "any") for name in columns] + [row.method] for row in rows}
+    methods = Table(
+        title,
+        [*columns, "method", "success", f"vs {BASELINE}", "episodes", "calls", "round ms", "ms/action"]
+        + ["world ms"] * world
+        + ["speed-up", "action error"]
+        + ["accepted"] * drafts
+        + ["marks"],
+        [prefix[id(row)] + _method_cells(row, drafts, world) for row in rows],
+        _notes(rows, prefix),
+    )
+    rounds = Table(
+        f"Policy calls by route: {title}",
+        [*columns, "method", "route", "share", "calls", "mean ms", "p50", "p90", "p99"],
+        [
+            [*prefix[id(row)], name, f"{100 * route.share:.0f} %", str(route.calls)]
+            + [milliseconds(value) for value in route.latency[1:]]
+            for row in rows
+            for name, route in row.routes.items()
+        ],
+        [
+            "Calls include warm-up ones, durations do not. "
+            + ", ".join(f"p{q} needs {stats.minimum_samples(q)} calls" for q in (50, 90, 99))
+        ],
+    )
+    return methods, rounds
+
+
+def _method_cells(row: Row, drafts: bool, world: bool) -> list[str]:
+    cells = [
+        _lines(percent(row.success.rate), f"[{100 * row.success.low:.1f}, {100 * row.success.high:.1f}]"),
+        "baseline" if row.method == BASELINE else "–",
+        _lines(str(row.success.n), f"+ {row.errors} errors" if row.errors else ""),
+        _lines(number(row.calls.all, ".1f"), f"{number(row.calls.successful, '.1f')} succ."),
+        _lines(f"p50 {milliseconds(row.round_ns.p50)}", f"p90 {milliseconds(row.round_ns.p90)}"),
+        milliseconds(row.action_ns),
+    ]
+    if not row.success.n:
+        cells[0] = "–"
+    if row.paired is not None:
+        cells[1] = _lines(
+            f"{100 * row.paired.difference:+.1f} (p {row.paired.p:.2g})",
+            f"[{100 * row.paired.low:+.1f}, {100 * row.paired.high:+.1f}]",
+        )
+    if world:
+        cells.append(milliseconds(row.world_ns))
+    if row.speed_up is None:
+        cells.append("1" if row.method == BASELINE else "–")
+    else:
+        cells.append(
+            _lines(f"{number(row.speed_up.action, '.2f')}x action", f"{number(row.speed_up.round, '.2f')}x round")
+        )
+    cells.append(number(row.action_error.mean, ".2g"))
+    if drafts:
+        cells.append(percent(row.accepted, digits=0))
+    return [*cells, "\n".join(mark.badge for mark in row.marks)]
+
+
+def _lines(first: str, second: str) -> str:
+    return f"{first}\n{second}" if second else first
+
+
+def _notes(rows: list[Row], prefix: dict[int, list[str]]) -> list[str]:
+    """Marks in full, each once with the rows that carry it; those of the runs first."""
+    notes: dict[str, list[str]] = {}
+    for row in rows:
+        for mark in row.marks:
+            notes.setdefault(f"{mark.badge}: {mark.text}", []).append(" ".join(prefix[id(row)]))
+    runs = dict.fromkeys(mark for row in rows for mark in row.run_marks)
+    return [*runs, *(f"{note} ({', '.join(names)})" for note, names in notes.items())]
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """A share in percent; a dash for NaN."""
+    return number(100 * share, f".{digits}f") + ("" if math.isnan(share) else " %")
+
+
+def number(value: float, style: str) -> str:
+    """A formatted number; a dash for NaN."""
+    return "–" if math.isnan(value) else format(value, style)
+
+
+def milliseconds(ns: float) -> str:
+    """Nanoseconds as milliseconds with about three digits; a dash for NaN."""
+    value = ns / 1e6
+    return number(value, ".0f" if value >= 100 else ".1f" if value >= 10 else ".2f")
+
+
+def text(rows: list[Row]) -> str:
+    """The board for a terminal."""
+    parts = []
+    for pair in tables(rows):
+        for table, style in zip(pair, ("simple_grid", "simple"), strict=True):
+            body = tabulate(table.cells, table.columns, tablefmt=style, disable_numparse=True)
+            parts.append("\n".join([table.title, body, *(f"  {note}" for note in table.notes)]))
+    return "\n\n".join(parts)
+
+
+def markdown(rows: list[Row]) -> str:
+    """The board as Markdown."""
+    parts = []
+    for pair in tables(rows):
+        for table in pair:
+            cells = [[cell.replace("\n", " ").replace("|", "\\|") for cell in line] for line in table.cells]
+            body = tabulate(cells, table.columns, tablefmt="pipe", disable_numparse=True)
+            parts.append("\n\n".join([f"### {table.title}", body, "\n".join(f"- {note}" for note in table.notes)]))
+    return "\n\n".join(parts) + "\n"

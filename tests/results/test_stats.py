@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from replan.results import stats
+
+
+def outcomes(both: int, lost: int, gained: int, neither: int) -> tuple[list[bool], list[bool]]:
+    """Successes of a method and of its baseline with the given 2 x 2 table."""
+    method = [True] * both + [False] * lost + [True] * gained + [False] * neither
+    baseline = [True] * both + [True] * lost + [False] * gained + [False] * neither
+    return method, baseline
+
+
+@pytest.mark.parametrize(
+    ("successes", "n", "low", "high"),
+    [
+        # By hand: (p + z^2/2n -+ z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n), z = 1.959964
+        (10, 10, 1 / (1 + 1.959964**2 / 10), 1.0),
+        (0, 10, 0.0, (1.959964**2 / 10) / (1 + 1.959964**2 / 10)),
+        # Newcombe, Statistics in Medicine 17 (1998), table I, method 3
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (1, 29, 0.0061, 0.1718),
+    ],
+)
+def test_the_success_interval_is_wilsons(successes, n, low, high):
+    found = stats.proportion([True] * successes + [False] * (n - successes))
+    assert found.n == n
+    assert found.rate == successes / n
+    assert (found.low, found.high) == pytest.approx((low, high), abs=5e-5)
+
+
+def test_no_episode_has_no_success_rate():
+    found = stats.proportion([])
+    assert found.n == 0 and all(math.isnan(value) for value in found[:3])
+
+
+def test_paired_difference_by_hand():
+    found = stats.paired(*outcomes(both=40, lost=6, gained=1, neither=3))
+    # Bonett and Price: p_lost = 7/52, p_gained = 2/52, difference -5/52, standard error sqrt((9/52 - (5/52)^2) / 52)
+    half = 1.959964 * math.sqrt((9 / 52 - (5 / 52) ** 2) / 52)
+    assert found.difference == pytest.approx(-5 / 50)
+    assert (found.low, found.high) == pytest.approx((-5 / 52 - half, -5 / 52 + half), abs=1e-6)
+    # McNemar: twice the chance of at most 1 head in 7 tosses, 2 * (1 + 7) / 128
+    assert found.p == pytest.approx(0.125)
+    assert (found.lost, found.gained, found.n) == (6, 1, 50)
+
+
+def test_paired_difference_turns_with_its_arguments():
+    method, baseline = outcomes(both=20, lost=5, gained=2, neither=3)
+    one, other = stats.paired(method, baseline), stats.paired(baseline, method)
+    assert (one.difference, one.low, one.high) == pytest.approx((-other.difference, -other.high, -other.low))
+    assert one.p == other.p and (one.lost, one.gained) == (other.gained, other.lost)
+
+
+def test_no_flip_is_no_proof_of_equality():
+    found = stats.paired(*outcomes(both=10, lost=0, gained=0, neither=0))
+    half = 1.959964 * math.sqrt((2 / 12) / 12)
+    assert found.difference == 0 and found.p == 1
+    assert (found.low, found.high) == pytest.approx((-half, half), abs=1e-6)
+
+
+def test_paired_interval_stays_within_possible_differences():
+    found = stats.paired(*outcomes(both=0, lost=30, gained=0, neither=0))
+    assert found.difference == -1 and found.low == -1 and -1 < found.high < -0.8
+
+
+def test_paired_needs_the_same_cells():
+    with pytest.raises(ValueError, match="3 and 2"):
+        stats.paired([True] * 3, [True] * 2)
+
+
+@pytest.mark.parametrize(("percentile", "n"), [(50, 7), (90, 44), (99, 459)])
+def test_minimum_samples_is_the_first_n_that_bounds_the_percentile(percentile, n):
+    assert stats.minimum_samples(percentile) == n
+    assert 1 - (percentile / 100) ** n >= 0.99 > 1 - (percentile / 100) ** (n - 1)
+
+
+def test_percentiles_are_refused_below_their_minimum():
+    short, long = stats.latency(np.arange(43)), stats.latency(np.arange(44))
+    assert short.p50 == 21 and math.isnan(short.p90)
+    assert long.p90 == pytest.approx(38.7) and math.isnan(long.p99)
+    assert math.isnan(stats.latency(np.arange(6)).p50)
+    assert short.mean == 21 and short.n == 43
+
+
+def test_latency_of_nothing_is_nan():
+    found = stats.latency([])
+    assert found.n == 0 and all(math.isnan(value) for value in found[1:])
+
+
+def test_routes_are_told_apart_and_warm_up_counts_only_in_the_shares():
+    routes = ["full"] * 3 + ["flash"] * 7
+    durations = [900, 60, 58] + [8] * 7
+    found = stats.by_route(routes, durations, [True] + [False] * 9)
+    assert list(found) == ["flash", "full"]
+    assert found["full"].share == pytest.approx(0.3) and found["full"].calls == 3
+    assert found["full"].latency.n == 2 and found["full"].latency.mean == 59
+    assert found["flash"].latency.p50 == 8
+
+
+def test_routes_of_nothing():
+    assert stats.by_route([], [], []) == {}
+
+
+def test_per_action_divides_sums():
+    assert stats.per_action([100, 20], [10, 2]) == 10
+    assert stats.per_action([100, 20], [10, 10]) == 6
+    assert math.isnan(stats.per_action([100], [0]))
+
+
+def test_speed_up_per_action_charges_for_short_chunks():
+    # 10 ms calls against 40 ms calls, but half the actions a call
+    found = stats.speed_up([10, 10], [5, 5], [40], [10])
+    assert found.round == 4
+    assert found.action == 2
+
+
+def test_speed_up_is_a_ratio_of_means_not_a_mean_of_ratios():
+    assert stats.speed_up([10, 50], [1, 1], [60, 60], [1, 1]).round == 2
+
+
+@pytest.mark.parametrize("sides", [([], [], [1], [1]), ([1], [1], [], [])])
+def test_speed_up_without_calls_is_nan(sides):
+    assert all(math.isnan(value) for value in stats.speed_up(*sides))
+
+
+def test_policy_calls_of_all_and_of_successful_episodes():
+    assert stats.policy_calls([10, 20, 60], [True, True, False]) == (30, 15)
+    found = stats.policy_calls([10], [False])
+    assert found.all == 10 and math.isnan(found.successful)
+
+
+def test_accepted_share_counts_rejected_drafts_and_leaves_out_rounds_without_one():
+    assert stats.accepted_share([6, 0, math.nan], [10, 10, 10]) == pytest.approx(0.3)
+    assert math.isnan(stats.accepted_share([math.nan], [10]))
+
+
+def test_contention_is_wall_over_processor_time():
+    assert stats.contention([30, 10], [10, 10]) == 2
+    assert math.isnan(stats.contention([30], [0]))
+
+
+def test_action_error_leaves_out_what_was_not_measured():
+    found = stats.action_error([0.1, math.nan, 0.3])
+    assert (found.n, found.mean, found.worst) == (2, pytest.approx(0.2), 0.3)
+    assert math.isnan(found.p90)
+    assert stats.action_error([math.nan]).n == 0

@@ -1,0 +1,303 @@
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from replan.results import EpisodeRow, Store, StoreError
+from replan.results.store import (
+    FILE,
+    DuplicateEpisode,
+    InvalidEpisode,
+    SpecMismatch,
+    StoreMissing,
+    StoreUnreadable,
+    StoreVersion,
+)
+
+
+def test_an_episode_comes_back_as_it_was_written(written, make):
+    rounds = (
+        make.round(0, route="full", warmup=True, stages_ns={"encode": 1, "prefill": 2}),
+        make.round(1, route="flash", accepted=7, action_error=0.25, extra={"similarity": 0.5}, latency_ns=58_000_000),
+    )
+    row = make.episode(
+        "flash", 3, False, rounds=rounds, settings={"speed": 10.0}, counters={"drafts": 2.0}, retries=1, seed=5
+    )
+
+    (read,) = written(row).episodes()
+
+    assert read == row
+    assert read.success is False and read.rounds[0].warmup is True
+
+
+def test_every_field_of_the_schema_is_kept(written, make):
+    """A field that gets a default and no column would otherwise be lost in silence."""
+    values = dict(settings={"a": 1}, counters={"b": 2.0}, manifest={"c": "d"}, retries=4, steps=5, sim_ns=6)
+    row = make.episode("flash", 7, False, seed=8, clock="realtime", latency="fixed:9ms", outcome="time", **values)
+    error = make.error("flash", 8, error="hung", retries=1)
+
+    read = written(row, error).episodes()
+
+    for field in dataclasses.fields(EpisodeRow):
+        assert [getattr(each, field.name) for each in read] == [getattr(each, field.name) for each in (row, error)]
+
+
+def test_the_run_comes_back_as_it_was_written(written, make):
+    run = make.run(marks=("tiny model", "CPU"), spec={"methods": ["dense"], "settings": {"speed": 10.0}})
+    assert written(run=run).run == run
+
+
+def test_the_order_of_episodes_does_not_depend_on_the_order_of_writing(written, make):
+    rows = [make.episode(method, cell) for method in ("dense", "flash") for cell in range(3)]
+    assert written(*rows).episodes() == written(*reversed(rows)).episodes()
+
+
+def test_resume_skips_measured_episodes_and_not_those_the_harness_lost(tmp_path, make):
+    done, lost = make.episode(cell=0), make.error(cell=1)
+    with Store.start(tmp_path, make.run()) as store:
+        store.add(done)
+        store.add(lost)
+    with Store.start(tmp_path, make.run()) as store:
+        assert store.done_keys() == {done.key}
+
+
+def test_a_lost_episode_is_replaced_by_its_measurement(written, make):
+    measured = make.episode(cell=1, rounds=(make.round(0), make.round(1), make.round(2)))
+    assert written(make.error(cell=1), measured).episodes() == [measured]
+
+
+def test_a_lost_episode_with_rounds_leaves_none_of_them_behind(written, make):
+    lost = make.error(cell=1, rounds=tuple(make.round(i) for i in range(5)))
+    measured = make.episode(cell=1, rounds=(make.round(0),))
+    assert written(lost, measured).episodes() == [measured]
+
+
+@pytest.mark.parametrize("again", ["episode", "error"])
+def test_a_measured_episode_is_never_overwritten(tmp_path, make, again):
+    first = make.episode(cell=1, success=True)
+    second = make.episode(cell=1, success=False) if again == "episode" else make.error(cell=1)
+    with Store.start(tmp_path, make.run()) as store:
+        store.add(first)
+        with pytest.raises(DuplicateEpisode, match=first.key):
+            store.add(second)
+        assert store.episodes() == [first]
+
+
+def test_a_refused_episode_leaves_nothing_behind(tmp_path, make):
+    bad = make.episode(cell=1, rounds=(make.round(0), make.round(1, action_error=float("nan"))))
+    with Store.start(tmp_path, make.run()) as store:
+        with pytest.raises(InvalidEpisode, match="action_error is nan"):
+            store.add(bad)
+        assert store.episodes() == []
+        store.add(make.episode(cell=1))
+        assert len(store.episodes()) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"counters": {"drafts": float("inf")}},
+        {"steps": np.int64(3)},
+        {"settings": {"speed": np.float32(3)}},
+        {"status": "crashed"},
+        {"success": None},
+    ],
+)
+def test_values_that_the_store_would_distort_are_refused(tmp_path, make, changes):
+    with Store.start(tmp_path, make.run()) as store:
+        with pytest.raises(InvalidEpisode):
+            store.add(make.episode(**changes))
+        assert store.episodes() == []
+
+
+def test_an_error_cannot_carry_a_success(tmp_path, make):
+    with Store.start(tmp_path, make.run()) as store, pytest.raises(InvalidEpisode):
+        store.add(make.error(success=False))
+
+
+def test_a_run_with_another_specification_is_refused_and_names_the_fields(tmp_path, make):
+    Store.start(tmp_path, make.run()).close()
+    spec = {**make.run().spec, "episodes": 100, "settings": {"speed": 15.0}}
+
+    with pytest.raises(SpecMismatch, match=r"spec\.episodes: stored 50, asked for 100") as caught:
+        Store.start(tmp_path, make.run(spec=spec))
+
+    assert caught.value.fields == ("spec.episodes", "spec.settings.speed")
+
+
+def test_a_run_with_a_new_field_is_refused(tmp_path, make):
+    Store.start(tmp_path, make.run()).close()
+    with pytest.raises(SpecMismatch) as caught:
+        Store.start(tmp_path, make.run(spec={**make.run().spec, "clock": "sync"}))
+    assert caught.value.fields == ("spec.clock",)
+
+
+def test_a_run_with_other_weights_is_refused(tmp_path, make):
+    Store.start(tmp_path, make.run()).close()
+    with pytest.raises(SpecMismatch) as caught:
+        Store.start(tmp_path, make.run(checkpoints={"pi0-tiny": "beef"}))
+    assert caught.value.fields == ("checkpoints.pi0-tiny",)
+
+
+def test_a_tuple_in_the_specification_equals_the_list_that_was_stored(tmp_path, make):
+    Store.start(tmp_path, make.run(spec={"methods": ("dense", "flash")})).close()
+    Store.start(tmp_path, make.run(spec={"methods": ("dense", "flash")})).close()
+
+
+def test_a_resumption_on_another_machine_is_noted(tmp_path, make):
+    first, second = make.run(), make.run(hardware={"cpu": "another"}, commit="def5678", command="again")
+    Store.start(tmp_path, first).close()
+    Store.start(tmp_path, second).close()
+    with Store.open(tmp_path) as store:
+        assert store.run == first
+        assert store.runs == (first, second)
+
+
+def test_a_reader_sees_what_is_committed_while_the_run_goes_on(tmp_path, make):
+    with Store.start(tmp_path, make.run()) as writer:
+        writer.add(make.episode(cell=0))
+        with Store.open(tmp_path) as reader:
+            assert len(reader.episodes()) == 1
+            writer.add(make.episode(cell=1))
+            assert len(reader.episodes()) == 2
+
+
+def test_a_reader_cannot_write(written, make):
+    store = written()
+    with pytest.raises(StoreError, match="readonly"):
+        store.add(make.episode())
+
+
+def test_a_finished_run_is_one_file_and_stays_one_when_read(written, make):
+    store = written(make.episode())
+    store.episodes()
+    store.close()
+    assert os.listdir(store.path.parent) == [FILE]
+
+
+def test_a_finished_run_can_be_read_where_nothing_can_be_written(written, make, monkeypatch):
+    store = written(make.episode())
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    with Store.open(store.path.parent) as again:
+        assert len(again.episodes()) == 1
+
+
+def test_a_directory_without_a_store_is_named(tmp_path):
+    with pytest.raises(StoreMissing, match=str(tmp_path)):
+        Store.open(tmp_path)
+    with pytest.raises(StoreMissing, match="nowhere"):
+        Store.open(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("use", [Store.open, "start"])
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path, make, use):
+    (tmp_path / FILE).write_bytes(b"hello, I am a text file\n" * 100)
+    with pytest.raises(StoreUnreadable, match=FILE):
+        Store.start(tmp_path, make.run()) if use == "start" else Store.open(tmp_path)
+    assert (tmp_path / FILE).read_bytes().startswith(b"hello")
+
+
+def test_a_database_of_something_else_is_refused(tmp_path, make):
+    with sqlite3.connect(tmp_path / FILE) as foreign:
+        foreign.execute("CREATE TABLE episodes (key TEXT)")
+    foreign.close()
+    with pytest.raises(StoreUnreadable, match="not written by replan"):
+        Store.open(tmp_path)
+    with pytest.raises(StoreUnreadable, match="not written by replan"):
+        Store.start(tmp_path, make.run())
+
+
+def test_a_newer_schema_is_refused(written):
+    store = written()
+    store.close()
+    with sqlite3.connect(store.path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(StoreVersion, match="99"):
+        Store.open(store.path.parent)
+
+
+def test_a_damaged_database_is_refused(tmp_path, written, make):
+    store = written(*(make.episode(cell=cell) for cell in range(40)))
+    store.close()
+    content = bytearray(store.path.read_bytes())
+    assert len(content) > 8 * 4096
+    content[2 * 4096 : 7 * 4096] = os.urandom(5 * 4096)
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    (damaged / FILE).write_bytes(content)
+    with pytest.raises(StoreUnreadable):
+        Store.open(damaged)
+
+
+def test_a_truncated_database_is_refused(tmp_path, written, make):
+    store = written(*(make.episode(cell=cell) for cell in range(40)))
+    store.close()
+    truncated = tmp_path / "truncated"
+    truncated.mkdir()
+    (truncated / FILE).write_bytes(store.path.read_bytes()[: 3 * 4096])
+    with pytest.raises(StoreUnreadable):
+        Store.open(truncated)
+
+
+# The child writes two episodes, begins a third and stops in the middle of its rounds, inside the transaction.
+WRITER = """
+import sys, time
+sys.path.insert(0, {tests!r})
+from conftest import build_episode, build_round, build_run
+from replan.results import Store
+
+class Stuck:
+    def __iter__(self):
+        yield build_round(0)
+        yield build_round(1)
+        print("in the middle", flush=True)
+        time.sleep(600)
+
+store = Store.start({directory!r}, build_run())
+store.add(build_episode(cell=0))
+store.add(build_episode(cell=1))
+store.add(build_episode(cell=2, rounds=Stuck()))
+"""
+
+
+def test_a_writer_killed_in_the_middle_loses_only_the_episode_it_was_writing(tmp_path, make):
+    directory = tmp_path / "run"
+    script = WRITER.format(tests=os.path.dirname(__file__), directory=str(directory))
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "in the middle\n"
+        child.send_signal(signal.SIGKILL)
+        assert child.wait() == -signal.SIGKILL
+
+    expected = [make.episode(cell=cell) for cell in (0, 1)]
+    copy = tmp_path / "copy"
+    shutil.copytree(directory, copy)
+    with Store.open(copy) as reader:
+        assert reader.episodes() == expected
+    with Store.start(directory, make.run()) as resumed:
+        assert resumed.done_keys() == {row.key for row in expected}
+        resumed.add(make.episode(cell=2))
+    with Store.open(directory) as reader:
+        assert reader.episodes() == [*expected, make.episode(cell=2)]
+
+
+def test_a_run_killed_before_its_store_was_complete_starts_again(tmp_path, make, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Store.start(tmp_path, make.run())
+    with Store.start(tmp_path, make.run()) as store:
+        store.add(make.episode())
+        assert len(store.episodes()) == 1
