@@ -1,0 +1,161 @@
+"""The tree as a package: the wheel is whole, the arrows between folders hold, every module and its examples run."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parent.parent
+# folder -> the folders it may import
+ARROWS: dict[str, set[str]] = {
+    "kernels": set(),
+    "envs": set(),
+    "results": set(),
+    "policies": {"kernels"},
+    "accel": {"policies", "kernels"},
+    "eval": {"kernels", "envs", "results", "policies", "accel"},
+}
+SOURCES = sorted(path.relative_to(ROOT) for folder in ARROWS for path in (ROOT / folder).rglob("*.py"))
+# What a package needs beside its Python files. Reports and training write elsewhere, so all of it is data.
+DATA = sorted(
+    path.relative_to(ROOT)
+    for folder in ARROWS
+    for path in (ROOT / folder).rglob("*")
+    if path.is_file() and path.suffix not in {".py", ".pyc"} and not path.name.startswith(".")
+)
+
+
+def folders_imported(source: Path, text: str) -> set[str]:
+    """Root folders that a file imports, by whatever spelling."""
+    package = ["replan", *source.parent.parts]
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = [*base, *(node.module or "").split(".")] if node.module else base
+            names = [".".join([*module, alias.name]) for alias in node.names]
+        else:
+            continue
+        found |= {name.split(".")[1] for name in names if name.startswith("replan.")}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "expected"),
+    [
+        ("eval/cli.py", "from ..results import store", {"results"}),
+        ("eval/cli.py", "from .. import results, accel", {"results", "accel"}),
+        ("eval/cli.py", "from . import cells", {"eval"}),
+        ("accel/flash/draft.py", "from ...policies.pi0 import Pi0", {"policies"}),
+        ("envs/a.py", "def late():\n    import replan.eval.cli", {"eval"}),
+        ("envs/a.py", "from replan import policies", {"policies"}),
+        ("envs/a.py", "import numpy, results", set()),
+    ],
+)
+def test_imports_are_seen_in_every_spelling(source: str, text: str, expected: set[str]) -> None:
+    assert folders_imported(Path(source), text) == expected
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=str)
+def test_no_arrow_runs_back(source: Path) -> None:
+    folder = source.parts[0]
+    imported = folders_imported(source, (ROOT / source).read_text(encoding="utf-8"))
+    assert imported <= ARROWS[folder] | {folder}
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=str)
+def test_module_imports_and_its_examples_run(source: Path) -> None:
+    name = ".".join(["replan", *source.with_suffix("").parts]).removesuffix(".__init__")
+    if name.endswith(".__main__"):
+        return
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel of exactly the files that git would commit, so that nothing lying about here can help it."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    tree, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheel")
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if (ROOT / name).is_file():  # a deleted file stays listed until it is committed
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            (tree / name).write_bytes((ROOT / name).read_bytes())
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", out, tree]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    return next(out.glob("replan-*.whl"))
+
+
+def test_wheel_holds_every_module_and_data_file(wheel: Path) -> None:
+    inside = set(zipfile.ZipFile(wheel).namelist())
+    wanted = {str(Path("replan") / source) for source in [*SOURCES, *DATA]}
+    assert wanted - inside == set()
+    stray = {name for name in inside if not name.startswith("replan") or "tests" in name}
+    assert stray == set()
+
+
+def test_wheel_imports_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    # -S leaves the editable install out; the dependencies are put back by hand.
+    site = [path for path in sys.path if path.endswith("site-packages")]
+    code = "import replan.envs, replan.results.schema as schema; print(schema.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *site])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()) == tmp_path / "replan/results/schema.py"
+
+
+def test_lock_pins_every_dependency() -> None:
+    """Each one exactly, at a release that pyproject allows, and without anything that only one machine has."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    lines = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if not line.startswith("#")]
+    pinned = {}
+    for line in lines:
+        requirement = Requirement(line)
+        (specifier,) = requirement.specifier
+        assert specifier.operator == "==" and "+" not in specifier.version and requirement.url is None, line
+        pinned[canonicalize_name(requirement.name)] = specifier.version
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    for text in [*project["dependencies"], *extras["dev"], *extras["video"]]:
+        requirement = Requirement(text)
+        if requirement.marker is None or requirement.marker.evaluate():
+            assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)]), text
+
+
+def test_command_line_is_installed() -> None:
+    if not (ROOT / "eval/cli.py").exists():
+        pytest.skip("eval/cli.py is not written yet")
+    command = Path(sys.executable).with_name("replan")
+    done = subprocess.run([command, "--help"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "eval" in done.stdout and "board" in done.stdout
