@@ -1,10 +1,5 @@
-"""What every test may rely on."""
+"""What every test may rely on: what the command line sets before MuJoCo and the numeric libraries are imported."""
 
-from __future__ import annotations
+from replan.eval.cli import set_defaults
 
-import os
-from ctypes.util import find_library
-
-# Before anything imports MuJoCo or torch. Both software renderers draw the same pixels; tools/setup.sh provides one.
-os.environ.setdefault("MUJOCO_GL", "osmesa" if find_library("OSMesa") else "egl")
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+set_defaults()

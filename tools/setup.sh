@@ -68,27 +68,33 @@ else
     say "NOTICE: the lock holds releases that need Python 3.11; for 3.10 the newest ones that fit are installed instead"
     "${pip[@]}" install "$torch" "setuptools>=77" ".[dev,video]"
 fi
-"${pip[@]}" install --no-deps --no-build-isolation --editable .
+PYTHONWARNINGS=ignore "${pip[@]}" install --no-deps --no-build-isolation --editable .
 
-# 4. OpenGL: what counts is whether MuJoCo can draw
+# 4. OpenGL, the one that the program would choose. What counts is that MuJoCo draws with it.
 draws() {
-    MUJOCO_GL=$1 .venv/bin/python - >/dev/null 2>&1 <<'PYTHON'
+    .venv/bin/python - >/dev/null 2>&1 <<'PYTHON'
+from replan.eval.cli import set_defaults
+
+set_defaults()
 import mujoco
+
 model = mujoco.MjModel.from_xml_string("<mujoco><worldbody><light/><geom size='1'/></worldbody></mujoco>")
-renderer = mujoco.Renderer(model, 16, 16)
 data = mujoco.MjData(model)
 mujoco.mj_forward(model, data)
+renderer = mujoco.Renderer(model, 16, 16)
 renderer.update_scene(data)
 assert renderer.render().any()
 renderer.close()
 PYTHON
 }
-if ! draws osmesa && ! draws egl; then
+if ! draws; then
     # The smallest sets that work on a bare system. Distributions with Mesa 25.1 or newer have no OSMesa any more.
     gl=(libosmesa6)
-    if [ -z "$(apt-cache search --names-only '^libosmesa6$' 2>/dev/null)" ]; then gl=(libegl1 libopengl0 libgl1-mesa-dri); fi
-    system_packages "MuJoCo cannot draw: no software OpenGL" "${gl[@]}"
-    draws osmesa || draws egl || fail "MuJoCo still cannot draw. See why: MUJOCO_GL=osmesa .venv/bin/python -c 'import mujoco; mujoco.GLContext(8, 8)'"
+    if [ -e /dev/nvidiactl ] || ! apt-cache show libosmesa6 >/dev/null 2>&1; then
+        gl=(libegl1 libopengl0 libgl1-mesa-dri)
+    fi
+    system_packages "MuJoCo cannot draw: no OpenGL for it" "${gl[@]}"
+    draws || fail "MuJoCo still cannot draw. See why: .venv/bin/python -c 'import mujoco; mujoco.GLContext(8, 8)', with MUJOCO_GL=osmesa or egl"
 fi
 
 printf '%s' "$state" >"$stamp"
