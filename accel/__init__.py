@@ -1,0 +1,72 @@
+"""Acceleration methods: opt-in layers over one dense policy, found by name."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import typing
+from typing import Any
+
+from ..policies.seams import Method, compose
+from .dp_cache import DPCache
+from .few_step import FewStep
+from .flash.method import Flash
+
+METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Method, FewStep, Flash, DPCache)}
+
+
+class UnknownMethod(ValueError):
+    """A method or an option that does not exist."""
+
+
+def parse(spec: str) -> list[Method]:
+    """Returns the methods that a specification names, with disjoint claims.
+
+    Args:
+        spec: Names joined by ``+``, each with options after colons: ``flash:delta=0.1:refresh=4``. Tuples are written with
+            slashes: ``dp_cache:keep=0/1/2``.
+
+    Raises:
+        UnknownMethod: A name or an option is unknown, or a value cannot be read.
+        ValueError: A value is out of range, or two methods claim the same seam.
+    """
+    methods = [_one(part) for part in spec.split("+")]
+    compose(methods)
+    return methods
+
+
+def _one(part: str) -> Method:
+    name, *options = part.split(":")
+    if name not in METHODS:
+        near = difflib.get_close_matches(name, METHODS, n=3, cutoff=0.4) or sorted(METHODS)
+        raise UnknownMethod(f"unknown method {name!r}; did you mean {', '.join(near)}?")
+    kind = METHODS[name]
+    types = {key: value for key, value in typing.get_type_hints(kind.__init__).items() if key != "return"}
+    if kind.__init__ is object.__init__:
+        types = {}
+    arguments: dict[str, Any] = {}
+    for option in options:
+        key, equals, text = option.partition("=")
+        if not equals or key not in types:
+            known = ", ".join(f"{key}={value.default}" for key, value in _defaults(kind).items()) or "none"
+            raise UnknownMethod(f"{name!r} has no option {option!r}; it takes {known}")
+        arguments[key] = _read(name, key, text, types[key])
+    return kind(**arguments)
+
+
+def _defaults(kind: type[Method]) -> dict[str, inspect.Parameter]:
+    if kind.__init__ is object.__init__:
+        return {}
+    return {key: value for key, value in inspect.signature(kind).parameters.items()}
+
+
+def _read(method: str, key: str, text: str, kind: Any) -> Any:
+    """Reads an option's text as the type of the constructor's parameter."""
+    try:
+        if kind is bool:
+            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+        if typing.get_origin(kind) is tuple:
+            return tuple(typing.get_args(kind)[0](item) for item in text.split("/"))
+        return kind(text)
+    except (ValueError, KeyError) as error:
+        raise UnknownMethod(f"{method}: {key}={text!r} is not a {getattr(kind, '__name__', kind)}") from error

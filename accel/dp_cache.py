@@ -1,0 +1,46 @@
+"""DP-Cache as rMuscle compares with it: most denoising steps reuse the latest computed prediction."""
+
+from __future__ import annotations
+
+from ..policies.flow import FlowSpec, Schedule
+from ..policies.seams import Method, Seam
+
+COMPUTED = (0, 1, 2, 6, 8, 9)  # of ten (rMuscle, baselines)
+
+
+class DPCache(Method):
+    """Computes the denoising steps in ``keep`` and reuses the latest prediction at the others; prefill stays dense.
+
+    Args:
+        keep: Steps to compute, counted from 0. All of them is exactly dense.
+
+    Raises:
+        ValueError: Step 0 is not kept (at construction), or a step does not exist (at the first call).
+    """
+
+    name = "dp_cache"
+    claims = frozenset({Seam.SCHEDULE})
+    must_move = ("predictions_reused",)
+
+    def __init__(self, keep: tuple[int, ...] = COMPUTED) -> None:
+        """See the class."""
+        if 0 not in keep:
+            raise ValueError(f"dp_cache must compute step 0, got keep={keep}")
+        self.keep, self._reused = frozenset(keep), 0
+
+    def begin(self) -> None:
+        """Zeroes the counter."""
+        self._reused = 0
+
+    def schedule(self, flow: FlowSpec) -> Schedule:
+        """The dense times with some predictions reused."""
+        dense = flow.schedule()
+        if max(self.keep) >= flow.steps:
+            raise ValueError(f"dp_cache keeps step {max(self.keep)}, but the policy has {flow.steps} steps")
+        computed = tuple(step in self.keep for step in range(flow.steps))
+        self._reused += computed.count(False)
+        return Schedule(dense.times, computed)
+
+    def counters(self) -> dict[str, float]:
+        """Denoising steps at which an older prediction stood in."""
+        return {"predictions_reused": self._reused}

@@ -1,0 +1,97 @@
+"""The draft model: one VLM block that turns a prefix into a whole chunk (FLASH, section 3.3 and appendix A)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ...policies import checkpoint
+from ...policies.pi0 import GemmaLayer, Pi0, Pi0Config, Prefix, RMSNorm, rope_table
+
+KIND = "flash-draft"
+
+
+class Draft(nn.Module):
+    """One Gemma block of VLM width over [prefix embeddings | state | action queries], and a linear action head.
+
+    Prefix and state see each other, queries see everything. Only the queries' outputs are decoded, so the other rows
+    contribute keys and values and nothing else is computed for them, which is exact for a single block.
+
+    Args:
+        config: The policy's dimensions.
+    """
+
+    def __init__(self, config: Pi0Config) -> None:
+        """Builds the block; :meth:`start_from` copies the VLM's first layer into it."""
+        super().__init__()
+        self.layer = GemmaLayer(config.width, config.mlp, config.heads, config.head_dim)
+        self.state_in = nn.Linear(config.state_dim, config.width)
+        self.queries = nn.Parameter(torch.zeros(config.horizon, config.width))
+        self.norm = RMSNorm(config.width)
+        self.head = nn.Linear(config.width, config.action_dim)
+        self.head_dim = config.head_dim
+
+    def start_from(self, model: Pi0, generator: torch.Generator) -> None:
+        """Copies VLM layer 0 and draws the rest."""
+        self.layer.load_state_dict(model.vlm[0].state_dict())
+        with torch.no_grad():
+            self.queries.normal_(0, 1, generator=generator)
+            self.state_in.weight.normal_(0, self.state_in.in_features**-0.5, generator=generator)
+            self.state_in.bias.zero_()
+            self.head.weight.normal_(0, 0.02, generator=generator)
+            self.head.bias.zero_()
+
+    def forward(self, prefix: Prefix, state: Tensor) -> Tensor:
+        """Returns the chunk [B, H, A], normalised.
+
+        Args:
+            prefix: Embeddings before the first VLM layer.
+            state: [B, state_dim], normalised.
+        """
+        batch, length, _ = prefix.embeddings.shape
+        seen = torch.cat([prefix.embeddings, self.state_in(state)[:, None]], 1)
+        queries = self.queries.to(seen.dtype).expand(batch, -1, -1)
+        mask = prefix.mask
+        if mask is None:
+            positions = torch.arange(length + 1 + queries.shape[1], device=seen.device).expand(batch, -1)
+            rows = None
+        else:
+            mask = torch.cat([mask, mask.new_ones(batch, 1 + queries.shape[1])], 1)
+            positions, rows = (mask.cumsum(1) - 1).clamp_min(0), mask[:, None]
+        rope = rope_table(positions, self.head_dim, seen.dtype)
+        split = length + 1
+        k, v = self.layer.keys_values(seen, (rope[0][:, :split], rope[1][:, :split]))
+        q, own_k, own_v = self.layer.project(queries, (rope[0][:, split:], rope[1][:, split:]))
+        x = self.layer.attend(queries, q, torch.cat([k, own_k], 1), torch.cat([v, own_v], 1), rows)
+        x = x + self.layer.ffn(self.layer.ffn_norm(x))
+        return self.head(self.norm(x)).float()
+
+
+def draft_path(policy: Path) -> Path:
+    """Returns where the draft of a policy lies: beside it."""
+    return policy.with_name(f"{policy.stem}.flash-draft.safetensors")
+
+
+def save_draft(path: Path, draft: Draft, config: Pi0Config, card: dict[str, object], policy: Path) -> None:
+    """Writes a draft, tied to the policy's file by its hash."""
+    card = {**card, "policy_sha256": checkpoint.file_hash(policy)}
+    checkpoint.save(path, checkpoint.Header(KIND, asdict(config), {}, card), draft)
+
+
+def load_draft(path: Path, config: Pi0Config, policy: Path) -> Draft:
+    """Loads the draft that was trained for exactly this policy.
+
+    Raises:
+        CheckpointError: There is none, it is damaged, or it was trained for other weights.
+    """
+    header = checkpoint.read_header(path)
+    if header.kind != KIND:
+        raise checkpoint.CheckpointError(f"{path} holds a {header.kind!r}, not a FLASH draft")
+    if header.card.get("policy_sha256") != checkpoint.file_hash(policy):
+        raise checkpoint.CheckpointError(f"the draft {path} was trained for other weights than {policy}: replan train-draft")
+    draft = Draft(config)
+    checkpoint.load_weights(path, draft)
+    return draft.requires_grad_(False).eval()

@@ -1,0 +1,124 @@
+"""What is asked for and how it is judged: the draw of a cell, the instruction, the outcome.
+
+Everything is drawn from (seed, task, init_state) before the first action, with one random stream per concern, so every
+method and every latency sees the same belt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from .physics import BELT_TOP, BELT_WIDTH, BELT_X, BIN_HALF, BINS, OPENING, TOOL_HOME, ConveyorPhysics
+
+TASKS = ("dog-red", "dog-blue", "brush-red", "brush-blue")
+SPEEDS = (6.0, 15.0)  # m/min, drawn uniformly unless fixed
+TIME_LIMIT_NS = 10_000_000_000
+REACH_Y = 0.50  # an object further down the belt than this is lost
+SUCCESS_RULE = "the named object rests (< 0.05 m/s) in the named bin, released, before it leaves the arm's reach"
+NAMES = {"dog": "toy dog", "brush": "hairbrush"}
+
+_STREAMS = ("target", "lighting", "tool", "speed", "distractor")
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One initial state.
+
+    Attributes:
+        target: Object to sort.
+        bin: Bin it belongs in.
+        speed: Belt speed in m/min.
+        poses: Object name to (x, y, yaw) on the belt, in metres and radians.
+        tool: Initial tool position [3] in metres.
+        tool_yaw: Initial tool yaw in radians.
+        headlight: Ambient and diffuse intensity of the camera light.
+        lamp: Diffuse colour [3] of the lamp.
+    """
+
+    target: str
+    bin: str
+    speed: float
+    poses: dict[str, tuple[float, float, float]]
+    tool: np.ndarray
+    tool_yaw: float
+    headlight: tuple[float, float]
+    lamp: np.ndarray
+
+    @property
+    def instruction(self) -> str:
+        """What the policy is told."""
+        return f"put the {NAMES[self.target]} in the {self.bin} bin"
+
+
+def draw(task: str, seed: int, init_state: int, *, distractor: bool, speed: float | None, spread: float = 0.03) -> Draw:
+    """Draws an initial state.
+
+    Args:
+        task: One of ``TASKS``.
+        seed: Seed of the run.
+        init_state: Index of the initial state under that seed.
+        distractor: Whether the other object travels on the belt too.
+        speed: Belt speed in m/min, or None to draw it.
+        spread: Half range of the tool's start offset in metres.
+    """
+    target, bin_name = task.split("-")
+    cell = (seed, init_state, TASKS.index(task))
+    rng = {name: np.random.default_rng([*cell, number]) for number, name in enumerate(_STREAMS)}
+
+    def pose(stream: np.random.Generator, low: float, high: float) -> tuple[float, float, float]:
+        flip = np.pi if stream.random() < 0.5 else 0.0
+        x = BELT_X + stream.uniform(-0.06, 0.06)
+        return float(x), float(stream.uniform(low, high)), float(stream.uniform(-0.7, 0.7) + flip)
+
+    poses = {target: pose(rng["target"], -0.50, -0.36)}
+    if distractor:
+        other = next(name for name in NAMES if name != target)
+        ahead = rng["distractor"].random() < 0.5
+        gap = pose(rng["distractor"], 0.17, 0.27)
+        poses[other] = (gap[0], poses[target][1] + (gap[1] if ahead else -gap[1]), gap[2])
+    light = rng["lighting"]
+    return Draw(
+        target=target,
+        bin=bin_name,
+        speed=float(rng["speed"].uniform(*SPEEDS)) if speed is None else float(speed),
+        poses=poses,
+        tool=TOOL_HOME + rng["tool"].uniform(-spread, spread, 3),
+        tool_yaw=float(rng["tool"].uniform(-0.15, 0.15)),
+        headlight=(float(light.uniform(0.35, 0.50)), float(light.uniform(0.40, 0.55))),
+        lamp=light.uniform(0.15, 0.40) * (1 + light.uniform(-0.1, 0.1, 3)),
+    )
+
+
+def outcome(physics: ConveyorPhysics, drawn: Draw, time_ns: int) -> str | None:
+    """Returns how the episode has ended, or None while it goes on.
+
+    ``success``; ``wrong_bin``; ``dropped`` (rests on the floor); ``lost`` (left the reach on the belt); ``time``.
+    """
+    position = physics.object_position(drawn.target)
+    where = next((name for name in BINS if _inside(position, name)), None)
+    if where is not None:
+        released = physics.gripper < 0 and physics.width > 0.8 * OPENING
+        if released and physics.object_speed(drawn.target) < 0.05:
+            return "success" if where == drawn.bin else "wrong_bin"
+    elif position[2] < 0.09:
+        return "dropped"
+    on_belt = position[2] < BELT_TOP + 0.03 and abs(position[0] - BELT_X) < BELT_WIDTH / 2 + 0.03
+    if on_belt and position[1] > REACH_Y:
+        return "lost"
+    return "time" if time_ns >= TIME_LIMIT_NS else None
+
+
+def _inside(position: np.ndarray, bin_name: str) -> bool:
+    x, y = BINS[bin_name]
+    return bool(abs(position[0] - x) < BIN_HALF and abs(position[1] - y) < BIN_HALF and position[2] < 0.09)
+
+
+def digest(*parts: object) -> str:
+    """Returns a short content hash of arrays and plain values."""
+    h = hashlib.sha256()
+    for part in parts:
+        h.update(part.tobytes() if isinstance(part, np.ndarray) else repr(part).encode())
+    return h.hexdigest()[:16]

@@ -1,0 +1,251 @@
+"""Flow-matching behaviour cloning in two single-thread processes, which on two cores beat one process with two threads.
+
+Resumable: the whole training state is written to ``state.pt`` in the run folder (it never leaves the machine and is read back
+with ``weights_only``); what is shipped is a safetensors checkpoint of the averaged weights.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from .. import checkpoint
+from ..pi0 import TINY, Inputs, Pi0
+from ..processor import Processor
+from .collect import Frames
+
+_BRANCHES = 2  # noise and time draws for each encoded prefix: the prefix is most of the work
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides the weights, besides the data.
+
+    Attributes:
+        steps: Optimiser steps in all.
+        batch: Frames a step, over both processes.
+        rate: Peak learning rate, reached after ``warmup`` steps and decayed linearly to zero.
+        warmup: Steps of linear warm-up.
+        average: Decay of the exponential moving average of the weights.
+        seed: Seeds initial weights, batches and noise.
+    """
+
+    steps: int
+    batch: int = 48
+    rate: float = 1e-3
+    warmup: int = 150
+    average: float = 0.998
+    seed: int = 0
+
+
+class Dataset:
+    """Frames of several folders as one sequence; the images stay mapped uint8."""
+
+    def __init__(self, folders: list[Path], processor: Processor | None, held_out: bool) -> None:
+        """Keeps the training or the held-out (every 50th) episodes of the folders."""
+        parts = [Frames.load(folder) for folder in folders]
+        keep = [np.flatnonzero((part.episode % 50 == 0) == held_out) for part in parts]
+        self.images = [part.images for part in parts]
+        self.where = np.concatenate([np.stack([np.full(len(k), n), k], 1) for n, k in enumerate(keep)])
+        self.state = torch.from_numpy(np.concatenate([part.state[k] for part, k in zip(parts, keep, strict=True)]))
+        actions = np.concatenate([part.actions[k] for part, k in zip(parts, keep, strict=True)])
+        self.actions = torch.from_numpy(actions.astype(np.float32))
+        text = np.concatenate([part.instruction[k] for part, k in zip(parts, keep, strict=True)])
+        self.processor = processor or self._statistics(text)
+        self.tokens = torch.tensor([self.processor.tokenize(str(instruction)) for instruction in text])
+        self.state = self.processor.normalise_state(self.state)
+        self.actions = self.processor.normalise_actions(self.actions)
+
+    def _statistics(self, text: np.ndarray) -> Processor:
+        """Standardisation measured on the first training set, and its vocabulary."""
+        words = sorted({word for sentence in set(text.tolist()) for word in sentence.split()})
+        state_std = self.state.std(0).clamp_min(1e-3)
+        actions = self.actions.flatten(0, 1)
+        action_std = actions.std(0)
+        action_std[action_std < 1e-3] = 1.0  # a channel that the expert never moves
+        return Processor(
+            cameras=("third", "wrist"),
+            image_size=TINY.image_size,
+            words=("<pad>", *words),
+            max_tokens=8,
+            state_mean=tuple(self.state.mean(0).tolist()),
+            state_std=tuple(state_std.tolist()),
+            action_mean=tuple(actions.mean(0).tolist()),
+            action_std=tuple(action_std.tolist()),
+            gripper=6,
+            replan=10,
+        )
+
+    def __len__(self) -> int:
+        """Number of frames."""
+        return len(self.where)
+
+    def batch(self, index: np.ndarray) -> tuple[Inputs, Tensor]:
+        """Returns the inputs and the normalised chunks [B, H, A] of some frames."""
+        images = np.stack([self.images[part][row] for part, row in self.where[index]])
+        tokens = self.tokens[index]
+        inputs = Inputs(self.processor.pixels(torch.from_numpy(images)), tokens, tokens != 0, self.state[index])
+        return inputs, self.actions[index]
+
+
+def flow_loss(model: Pi0, inputs: Inputs, actions: Tensor, generator: torch.Generator) -> Tensor:
+    """Conditional flow matching with pi0's time distribution, Beta(1.5, 1) towards noise.
+
+    Args:
+        model: The policy.
+        inputs: Batch of B observations.
+        actions: [B, H, A], normalised.
+        generator: Draws noise and times.
+    """
+    context = model.see_state(model.prefill(model.encode(inputs)), inputs.state).expand(_BRANCHES)
+    actions = actions.repeat(_BRANCHES, 1, 1)
+    noise = torch.randn(actions.shape, generator=generator)
+    # Beta(1.5, 1) by inversion: its distribution function is t^1.5.
+    time = 0.001 + 0.999 * torch.rand(len(actions), generator=generator) ** (1 / 1.5)
+    x = model.flow.mix(actions, noise, time[:, None, None])
+    return (model.step(x, time, context) - model.flow.target(actions, noise)).square().mean()
+
+
+def initialise(model: Pi0, generator: torch.Generator) -> None:
+    """Draws initial weights: fan-in scaled, small residual outputs, a zero action head."""
+    for name, parameter in model.named_parameters():
+        with torch.no_grad():
+            if name.startswith("action_out"):
+                parameter.zero_()
+            elif parameter.ndim >= 2 and not name.endswith(("positions", "embed.weight")):
+                fan_in = parameter[0].numel()
+                small = name.endswith(("out.weight", "down.weight"))
+                parameter.normal_(0, 0.02 if small else 1 / math.sqrt(fan_in), generator=generator)
+            elif name.endswith("embed.weight"):
+                parameter.normal_(0, 1 / math.sqrt(parameter.shape[1]), generator=generator)
+            elif name.endswith("positions"):
+                parameter.normal_(0, 0.1, generator=generator)
+            elif name.endswith("bias"):
+                parameter.zero_()
+
+
+def train(folders: list[Path], out: Path, recipe: Recipe, start: Path | None = None, workers: int = 2) -> None:
+    """Trains and leaves ``policy.safetensors``, ``log.jsonl`` and ``state.pt`` in ``out``; run again, it continues.
+
+    Args:
+        folders: Recordings, as ``collect`` wrote them.
+        out: Run folder.
+        recipe: What to do.
+        start: Checkpoint whose weights and processor to start from; None starts afresh.
+        workers: Processes.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "recipe.json").write_text(json.dumps({**asdict(recipe), "data": [str(folder) for folder in folders]}, indent=1))
+    rendezvous = out / "rendezvous"
+    rendezvous.unlink(missing_ok=True)
+    multiprocessing.spawn(_work, (workers, rendezvous, folders, out, recipe, start), nprocs=workers)
+
+
+def _work(
+    rank: int, world: int, rendezvous: Path, folders: list[Path], out: Path, recipe: Recipe, start: Path | None
+) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{rendezvous.absolute()}", rank=rank, world_size=world)
+    processor = None
+    config = TINY
+    if start:
+        header = checkpoint.read_header(start)
+        processor = checkpoint.from_plain(Processor, header.processor)
+    data = Dataset(folders, processor, held_out=False)
+    check = Dataset(folders, data.processor, held_out=True)
+    model = Pi0(config)
+    initialise(model, torch.Generator().manual_seed(recipe.seed))
+    if start:
+        checkpoint.load_weights(start, model)
+    averaged = {name: value.clone() for name, value in model.state_dict().items()}
+    optimizer = torch.optim.AdamW(model.parameters(), recipe.rate, betas=(0.9, 0.98), weight_decay=0.01)
+    first = 0
+    if (out / "state.pt").exists():
+        state = torch.load(out / "state.pt", weights_only=True)
+        model.load_state_dict(state["model"])
+        averaged, first = state["averaged"], state["step"]
+        optimizer.load_state_dict(state["optimizer"])
+    rng = np.random.default_rng([recipe.seed, rank, first])
+    generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
+    share = recipe.batch // world
+    losses: list[float] = []
+    bar = tqdm(range(first, recipe.steps), initial=first, total=recipe.steps, disable=rank > 0, mininterval=10)
+    for step in bar:
+        rate = recipe.rate * min((step + 1) / recipe.warmup, 1 - step / recipe.steps)
+        for group in optimizer.param_groups:
+            group["lr"] = max(rate, 1e-6)
+        loss = flow_loss(model, *data.batch(rng.integers(len(data), size=share)), generator)
+        loss.backward()
+        _mean_gradients(model, world)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+        decay = min(recipe.average, (1 + step) / (10 + step))
+        for name, value in model.state_dict().items():
+            averaged[name].lerp_(value, 1 - decay)
+        done = step + 1
+        if rank == 0 and (done % 500 == 0 or done == recipe.steps):
+            row = {"step": done, "samples": done * recipe.batch, "train": float(np.mean(losses)), "rate": rate}
+            row |= _validate(model, averaged, check)
+            with (out / "log.jsonl").open("a") as log:
+                log.write(json.dumps(row) + "\n")
+            bar.set_postfix(train=f"{row['train']:.3f}", held_out=f"{row['held_out']:.3f}")
+            losses = []
+            _keep(out, model, averaged, optimizer, done, data.processor, recipe)
+    dist.destroy_process_group()
+
+
+def _mean_gradients(model: nn.Module, world: int) -> None:
+    """Averages all gradients over the processes in one message."""
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(flat)
+    for gradient, mean in zip(gradients, (flat / world).split([g.numel() for g in gradients]), strict=True):
+        gradient.copy_(mean.view_as(gradient))
+
+
+@torch.no_grad()
+def _validate(model: Pi0, averaged: dict[str, Tensor], check: Dataset) -> dict[str, float]:
+    """Held-out flow loss of the averaged weights, on fixed frames and noise."""
+    own = {name: value.clone() for name, value in model.state_dict().items()}
+    model.load_state_dict(averaged)
+    index = np.random.default_rng(0).integers(len(check), size=192)
+    loss = float(flow_loss(model, *check.batch(index), torch.Generator().manual_seed(0)))
+    model.load_state_dict(own)
+    return {"held_out": loss}
+
+
+def _keep(
+    out: Path,
+    model: Pi0,
+    averaged: dict[str, Tensor],
+    optimizer: torch.optim.Optimizer,
+    step: int,
+    processor: Processor,
+    recipe: Recipe,
+) -> None:
+    """Writes the training state and the checkpoint, each through a temporary file: a kill leaves the last ones whole."""
+    state = {"model": model.state_dict(), "averaged": averaged, "optimizer": optimizer.state_dict(), "step": step}
+    torch.save(state, out / "state.tmp")
+    os.replace(out / "state.tmp", out / "state.pt")
+    final = Pi0(model.config)
+    final.load_state_dict(averaged)
+    header = checkpoint.Header(
+        "pi0",
+        asdict(model.config),
+        asdict(processor),
+        {"marks": ["tiny model trained here"], "steps": step, "samples": step * recipe.batch},
+    )
+    checkpoint.save(out / "policy.tmp", header, final)
+    os.replace(out / "policy.tmp", out / "policy.safetensors")
