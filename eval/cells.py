@@ -1,0 +1,119 @@
+"""Cells: the episodes that an evaluation consists of, each with an address made of its content.
+
+A cell says what the world does: suite, task, initial state, seed, settings. It does not say who acts, so the same cells
+are given to every method, and two episodes with the same cell address may be compared. A job adds who acts and on which
+clock; two episodes with the same job address are the same measurement, which is what makes resuming "skip what is
+there".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from .spec import BadInput
+
+if TYPE_CHECKING:
+    from ..envs import Suite
+    from .spec import Spec
+
+HARNESS = 1  # part of every measurement's address: raise it when the runner or the clock changes what an episode is
+
+
+def address(value: Any) -> str:
+    """Returns the SHA-256 (hex) of a value's canonical JSON."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One episode of the world, whoever acts in it.
+
+    Attributes:
+        suite: Suite name.
+        task: Task name inside the suite.
+        init_state: Index of the initial state.
+        seed: Seed given to the environment's reset.
+        settings: Suite settings that the user fixed.
+    """
+
+    suite: str
+    task: str
+    init_state: int
+    seed: int
+    settings: dict[str, Any]
+
+    @cached_property
+    def key(self) -> str:
+        """Content address of the cell."""
+        return address(asdict(self))
+
+    @property
+    def noise_seed(self) -> int:
+        """Seed of the policy's noise: the same for every method, another one in every cell."""
+        return int(self.key[:12], 16)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One cell given to one method.
+
+    Attributes:
+        cell: The cell.
+        method: Method as the user wrote it.
+        key: Content address of the measurement.
+    """
+
+    cell: Cell
+    method: str
+    key: str
+
+
+def make_cells(spec: Spec, suites: Mapping[str, Suite]) -> list[Cell]:
+    """Returns the cells of a specification, ordered so that any first part of them is balanced.
+
+    Tasks alternate, and so do suites and combinations of settings. A suite with fewer initial states than episodes uses
+    each again with the next seed.
+
+    Raises:
+        BadInput: None of the tasks to keep belongs to one of the suites.
+    """
+    combinations = [dict(zip(spec.set, values, strict=True)) for values in itertools.product(*spec.set.values())]
+    tasks = {name: [t for t in suites[name].tasks if not spec.task or t in spec.task] for name in spec.suite}
+    for name, kept in tasks.items():
+        if not kept:
+            raise BadInput(f"suite {name!r} has none of the tasks {', '.join(spec.task)}")
+    cells = []
+    for episode, name, settings in itertools.product(range(spec.episodes), spec.suite, combinations):
+        turn, which = divmod(episode, len(tasks[name]))
+        again, state = divmod(turn, suites[name].init_states or spec.episodes)
+        cells.append(Cell(name, tasks[name][which], state, spec.seed + again, settings))
+    return cells
+
+
+def make_jobs(spec: Spec, cells: list[Cell], checkpoints: Mapping[str, str], latency: Any) -> list[Job]:
+    """Returns every cell for every method, the methods of a cell side by side.
+
+    Speed is compared between things that were measured alternately. The first method changes from cell to cell, so that
+    no method always meets the same worker.
+
+    Args:
+        spec: The specification.
+        cells: Its cells.
+        checkpoints: SHA-256 of the policy's files.
+        latency: What identifies the latency source, as JSON values.
+    """
+    weights = sorted(checkpoints.values())  # not their names: a copy elsewhere is the same policy
+    jobs = []
+    for turn, cell in enumerate(cells):
+        first = turn % len(spec.method)
+        for method in spec.method[first:] + spec.method[:first]:
+            key = address([HARNESS, cell.key, weights, method, spec.clock, latency])
+            jobs.append(Job(cell, method, key))
+    return jobs

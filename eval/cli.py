@@ -1,0 +1,79 @@
+"""The command line: ``replan COMMAND``.
+
+What every command keeps to, for the sake of scripts: exit code 0 is success, 2 is bad input (the message says what to
+write instead), 1 is anything else, 130 is Ctrl-C. With ``--json`` the last line on stdout is one JSON object, also
+after an error; progress and messages go to stderr.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import json
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..results.store import StoreError
+from .commands.board import board
+from .commands.envs import envs
+from .commands.evaluate import evaluate
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+def replan() -> None:
+    """Make the replanning round of vision-language-action robots fast, and measure what that costs."""
+
+
+for command in (evaluate, board, envs):
+    replan.add_command(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs a command and leaves the process with its exit code.
+
+    Args:
+        arguments: Command line without the program's name; the process's own if missing.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    set_defaults()
+    code, result = _run(arguments)
+    if "--json" in arguments:
+        print(json.dumps(result, allow_nan=False))
+    sys.exit(code)
+
+
+def set_defaults() -> None:
+    """Sets, where the user did not, what MuJoCo and the numeric libraries read when they are imported."""
+    if sys.platform == "linux" and "MUJOCO_GL" not in os.environ:
+        # Without a GPU both draw the same in software; EGL is noisy at exit, and OSMesa is no longer in every system.
+        gpu = Path("/dev/nvidiactl").exists()
+        os.environ["MUJOCO_GL"] = "egl" if gpu or not ctypes.util.find_library("OSMesa") else "osmesa"
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def _run(arguments: list[str]) -> tuple[int, dict[str, Any]]:
+    """Returns the exit code, and what the command has to tell a script."""
+    try:
+        result = replan.main(arguments, prog_name="replan", standalone_mode=False, obj=arguments)
+        return 0, result if isinstance(result, dict) else {}  # --help returns its exit code, which is 0
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code, _told(error, error.format_message())
+    except click.Abort as error:
+        click.echo("interrupted; the same command resumes", err=True)
+        return 130, _told(error, "interrupted")
+    except (ValueError, StoreError) as error:
+        click.echo(f"error: {error}", err=True)
+        return 2, _told(error, str(error))
+    except Exception as error:
+        traceback.print_exc()
+        return 1, _told(error, str(error))
+
+
+def _told(error: Exception, message: str) -> dict[str, Any]:
+    return {"error": message, "kind": type(error).__name__}

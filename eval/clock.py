@@ -1,0 +1,241 @@
+"""How long a policy call takes in the world, in integer nanoseconds.
+
+A latency source answers one question, and answers it the same way in any order of episodes and on any number of
+workers: how many nanoseconds does the world move while this call is made? Only ``measured`` looks at the machine; it
+leaves a trace behind, and replaying the trace gives the same episodes again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..results.schema import EpisodeRow
+from .spec import BadInput, read_toml, unknown
+
+PROFILES = Path(__file__).with_name("profiles.toml")
+UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+
+
+class TraceDiverged(RuntimeError):
+    """A replayed episode made another call than the recorded one, so its recorded latencies do not belong to it."""
+
+
+@dataclass(frozen=True)
+class PolicyCall:
+    """What a latency source may look at.
+
+    Attributes:
+        cell: Address of the cell.
+        method: Method as the user wrote it.
+        index: Position of the call in its episode.
+        route: Route that the method took.
+        host_ns: Wall time that the call took here.
+    """
+
+    cell: str
+    method: str
+    index: int
+    route: str
+    host_ns: int
+
+
+class Latency(Protocol):
+    """A latency source."""
+
+    def identity(self) -> Any:
+        """Returns JSON values that differ whenever the latencies could; part of the measurement's address."""
+        ...
+
+    def of(self, call: PolicyCall) -> int:
+        """Returns the call's latency, in nanoseconds."""
+        ...
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """The same latency for every call."""
+
+    ns: int
+
+    def identity(self) -> Any:
+        """See :class:`Latency`."""
+        return {"fixed": self.ns}
+
+    def of(self, call: PolicyCall) -> int:
+        """See :class:`Latency`."""
+        return self.ns
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One latency a route, as published for some machine.
+
+    A profile knows routes, not methods: a method that shortens its full route (``few_step``, ``dp_cache``) is charged a
+    whole one.
+    """
+
+    name: str
+    routes: Mapping[str, int]
+
+    def identity(self) -> Any:
+        """See :class:`Latency`."""
+        return {"profile": dict(self.routes)}
+
+    def of(self, call: PolicyCall) -> int:
+        """See :class:`Latency`.
+
+        Raises:
+            BadInput: The profile has no latency for the route.
+        """
+        if call.route not in self.routes:
+            raise unknown(f"route for the latency profile {self.name!r}:", call.route, self.routes)
+        return self.routes[call.route]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The wall time that the call took here. The only source that depends on the machine."""
+
+    def identity(self) -> Any:
+        """See :class:`Latency`."""
+        return "measured"
+
+    def of(self, call: PolicyCall) -> int:
+        """See :class:`Latency`."""
+        return call.host_ns
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Recorded latencies, given out again to the same calls.
+
+    Attributes:
+        episodes: (cell, method) to the route and the latency of every call, in order.
+        digest: SHA-256 of the file.
+    """
+
+    episodes: Mapping[tuple[str, str], tuple[tuple[str, int], ...]]
+    digest: str
+
+    def identity(self) -> Any:
+        """See :class:`Latency`."""
+        return {"trace": self.digest}
+
+    def of(self, call: PolicyCall) -> int:
+        """See :class:`Latency`.
+
+        Raises:
+            TraceDiverged: The recording has no such call, or another route was taken in it.
+        """
+        calls = self.episodes.get((call.cell, call.method), ())
+        if call.index >= len(calls):
+            raise TraceDiverged(
+                f"trace diverged: {len(calls)} calls of {call.method!r} are recorded for this cell, more made"
+            )
+        route, ns = calls[call.index]
+        if route != call.route:
+            raise TraceDiverged(f"trace diverged at call {call.index}: recorded {route!r}, now {call.route!r}")
+        return ns
+
+
+def parse_duration(text: str) -> int:
+    """Returns a duration such as ``58ms``, ``7.8 ms``, ``250us``, ``1s`` or ``2000000ns`` in nanoseconds.
+
+    Raises:
+        BadInput: No unit, not a number, negative, or finer than a nanosecond.
+    """
+    text = text.strip()
+    unit = next((unit for unit in UNITS if text.endswith(unit)), None)
+    if unit is None:
+        raise BadInput(f"duration {text!r} has no unit; write for example '58ms' (units: {', '.join(UNITS)})")
+    try:
+        ns = Decimal(text[: -len(unit)].strip()) * UNITS[unit]
+    except InvalidOperation as error:
+        raise BadInput(f"duration {text!r} is not a number and a unit; write for example '58ms'") from error
+    if not ns.is_finite() or ns < 0:
+        raise BadInput(f"duration {text!r} must be finite and not negative")
+    if ns != ns.to_integral_value():
+        raise BadInput(f"duration {text!r} is finer than a nanosecond")
+    return int(ns)
+
+
+def parse_latency(text: str) -> Latency:
+    """Returns the latency source that a user wrote.
+
+    ``zero``, ``fixed:58ms``, ``profile:NAME`` (published figures, in ``profiles.toml`` beside this file),
+    ``profile:FILE.toml#NAME`` (your own), ``measured``, ``trace:FILE`` (what a ``measured`` run left).
+
+    Raises:
+        BadInput: The source does not exist, or its argument cannot be used.
+    """
+    kind, _, argument = text.partition(":")
+    if kind in ("zero", "measured"):
+        if argument:
+            raise BadInput(f"latency {text!r}: {kind!r} takes no argument")
+        return Fixed(0) if kind == "zero" else Measured()
+    if kind not in ("fixed", "profile", "trace"):
+        raise unknown("latency source", kind, ("zero", "fixed", "profile", "measured", "trace"))
+    if not argument:
+        raise BadInput(f"latency {text!r} lacks its argument; write fixed:58ms, profile:NAME or trace:FILE")
+    if kind == "fixed":
+        return Fixed(parse_duration(argument))
+    return _read_profile(argument) if kind == "profile" else read_trace(argument)
+
+
+def _read_profile(argument: str) -> Profile:
+    file, _, name = argument.rpartition("#")
+    profiles = read_toml(file or PROFILES)
+    if name not in profiles:
+        raise unknown("latency profile", name, profiles)
+    routes = {}
+    for route, duration in profiles[name].items():
+        if route != "source":
+            if not isinstance(duration, str):
+                raise BadInput(f"latency profile {name!r}, route {route!r}: write '58ms', not {duration!r}")
+            routes[route] = parse_duration(duration)
+    return Profile(name, routes)
+
+
+def read_trace(path: str | Path) -> Trace:
+    """Reads a trace: JSON lines, an episode each, ``{"cell":, "method":, "rounds": [[route, ns], ...]}``.
+
+    Raises:
+        BadInput: There is no such file, or it is not a trace.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise BadInput(f"cannot read the trace {str(path)!r}: {error.strerror}") from error
+    episodes = {}
+    for number, line in enumerate(data.splitlines(), start=1):
+        try:
+            episode = json.loads(line)
+            calls = tuple((str(route), int(ns)) for route, ns in episode["rounds"])
+            episodes[episode["cell"], episode["method"]] = calls
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadInput(f"{str(path)!r} is not a trace: line {number} is not an episode ({error!r})") from error
+        if any(ns < 0 for _, ns in calls):
+            raise BadInput(f"{str(path)!r}, line {number}: a latency is negative")
+    return Trace(episodes, hashlib.sha256(data).hexdigest())
+
+
+def write_trace(path: str | Path, episodes: Iterable[EpisodeRow]) -> None:
+    """Writes the latencies of finished episodes, so that ``trace:FILE`` gives the same world again.
+
+    The file appears whole or not at all, and does not depend on the order of the episodes.
+    """
+    lines = sorted(
+        json.dumps({"cell": e.cell, "method": e.method, "rounds": [[r.route, r.latency_ns] for r in e.rounds]})
+        for e in episodes
+        if e.status == "done"
+    )
+    part = Path(f"{path}.part")
+    part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    os.replace(part, path)

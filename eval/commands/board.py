@@ -1,0 +1,33 @@
+"""``replan board``: the leaderboard of one or several run directories."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+
+from . import json_option
+
+
+@click.command()
+@click.argument("directories", nargs=-1, required=True, metavar="DIR...")
+@click.option("--html", metavar="FILE", help="Also write one self-contained page with plots.")
+@click.option("--markdown", is_flag=True, help="Print Markdown instead of text.")
+@json_option
+def board(directories: tuple[str, ...], html: str | None, markdown: bool) -> dict[str, Any]:
+    """Show what runs have measured, as a table."""
+    from ...results import leaderboard, tables
+    from ...results.store import Store
+
+    with ExitStack() as stack:
+        stores = [stack.enter_context(Store.open(directory)) for directory in directories]
+        rows = leaderboard.board(stores)
+        click.echo(tables.markdown(rows) if markdown else tables.text(rows))
+        if html:
+            from ...results import report
+
+            Path(html).write_text(report.render(stores, title=", ".join(directories)), encoding="utf-8")
+            click.echo(f"wrote {html}", err=True)
+    return {"board": leaderboard.to_json(rows), "html": html}

@@ -1,0 +1,110 @@
+"""What produced a run: code, packages, machine, weights."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..results.schema import Run
+from .runner import crowding
+
+if TYPE_CHECKING:
+    from .bench import Bench
+    from .clock import Latency
+    from .spec import Spec
+
+PACKAGES = ("replan", "gymnasium", "mujoco", "numpy", "robosuite", "torch", "triton")  # those that can change a result
+FREE_ON_RESUME = ("out", "timeout", "workers")  # fields of a specification that cannot change what an episode is
+
+
+def make_run(
+    spec: Spec, bench: Bench, checkpoints: dict[str, str], latency: Latency, *, command: str, started: str
+) -> Run:
+    """Returns the record of a run.
+
+    Args:
+        spec: The evaluation.
+        bench: Where policies and methods come from.
+        checkpoints: SHA-256 of the policy's files, by name.
+        latency: The latency source that the specification names.
+        command: Command line.
+        started: ISO 8601 time.
+    """
+    plain: dict[str, Any] = {key: value for key, value in spec.as_plain().items() if key not in FREE_ON_RESUME}
+    plain["latency_identity"] = latency.identity()  # a trace or a profile may change under the same name
+    plain["must_move"] = {method: list(bench.must_move(method)) for method in spec.method}
+    machine = hardware()
+    crowded = crowding(spec)
+    marks = [*bench.marks(spec.policy), machine["accelerator"] if machine["accelerator"] == "CPU" else ""]
+    if crowded:
+        marks.append(crowded)
+    elif spec.workers > 1 and machine["accelerator"] != "CPU":
+        marks.append(f"{spec.workers} workers on one accelerator: latency was not measured alone")
+    return Run(
+        spec=plain,
+        command=command,
+        started=started,
+        commit=commit(),
+        packages=packages(),
+        hardware=machine,
+        checkpoints=checkpoints,
+        marks=tuple(mark for mark in marks if mark),
+    )
+
+
+def commit() -> str:
+    """Returns the Git commit of this code, with ``-dirty`` where files differ; ``unknown`` outside a checkout."""
+    here = Path(__file__)
+    try:
+        # An installed copy may lie inside a checkout of something else, so Git has to know this very file.
+        _git("ls-files", "--error-unmatch", here.name)
+        changed = _git("status", "--porcelain", "--untracked-files=no")
+        return _git("rev-parse", "HEAD") + ("-dirty" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *arguments], cwd=Path(__file__).parent, check=True, capture_output=True, text=True, timeout=30
+    )
+    return done.stdout.strip()
+
+
+def packages() -> dict[str, str]:
+    """Returns the versions of Python and of the installed packages that can change a result."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def hardware() -> dict[str, str]:
+    """Returns processor, cores, memory and accelerator, in words."""
+    import torch
+
+    accelerator = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "processor": _processor(),
+        "cores": str(os.cpu_count()),
+        "memory": f"{memory / 2**30:.0f} GiB",
+        "system": f"{platform.system()} {platform.machine()}",
+        "accelerator": accelerator,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or "unknown"

@@ -1,0 +1,264 @@
+"""Runs an evaluation: gives jobs to worker processes and writes what comes back.
+
+Each worker is a process of its own, also a single one, so that graphics drivers and compilers cannot take the run
+down; and each has a pool of its own, so that a worker which dies or hangs is replaced alone. Only this process writes
+the store, one whole episode at a time: the run can be killed at any moment and started again.
+
+An episode that cannot be finished is never a failure of the policy, so it gets no success value:
+
+* its worker dies or hangs: it is run once more in a new worker, then recorded as an error;
+* an exception is raised in it: it is recorded as an error at once, since the same cell would raise it again. The worker
+  is replaced, since nobody knows what the exception left behind.
+
+Starting the run again tries the errors again.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, TimeoutError, wait
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pebble import ProcessExpired, ProcessPool
+from tqdm import tqdm
+
+from ..results.schema import EpisodeRow, Run
+from ..results.store import Store
+from .clock import write_trace
+from .spec import BadInput
+from .worker import Worker, failed
+
+if TYPE_CHECKING:
+    from .bench import Bench
+    from .cells import Job
+    from .spec import Spec
+
+TRACE = "trace.jsonl"  # what a run with measured latency leaves in its directory
+ATTEMPTS = 2  # of an episode whose worker died or hung
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+def run(spec: Spec, jobs: Sequence[Job], record: Run, bench: Bench, *, progress: bool = True) -> None:
+    """Runs the jobs that the run directory does not hold yet.
+
+    Args:
+        spec: The evaluation.
+        jobs: Its jobs. Their order decides when an episode is measured, not what it is.
+        record: What produces the run; the directory must not hold another one.
+        bench: Where suites, policies and methods come from.
+        progress: Whether to show a progress bar on stderr.
+
+    Raises:
+        BadInput: An environment, policy or method refuses to be built as asked.
+        RuntimeError: A worker cannot be set up for another reason.
+        StoreError: The run directory holds another run.
+    """
+    with Store.start(spec.out, record) as store:
+        done = store.done_keys()
+        waiting = deque(job for job in jobs if job.key not in done)
+        try:
+            if waiting:
+                with _workers(spec, bench, len(waiting)) as workers, _bar(jobs, store, progress) as show:
+                    _build(workers, waiting)
+                    for row in _play(workers, waiting, spec):
+                        store.add(row)
+                        show(row)
+        finally:
+            if spec.latency == "measured":
+                write_trace(Path(spec.out) / TRACE, store.episodes())
+
+
+def crowding(spec: Spec) -> str | None:
+    """Returns what a reader has to know where workers share processor cores, None where each has its own."""
+    cores = len(_cores())
+    return None if spec.workers <= cores else f"{spec.workers} workers on {cores} cores: latency was not measured alone"
+
+
+def _build(workers: list[_Process], waiting: deque[Job]) -> None:
+    """Lets every worker build all it needs, so that what cannot be built is known before anything is measured."""
+    worlds: list[tuple[str, dict[str, Any]]] = []
+    for job in waiting:
+        if (job.cell.suite, job.cell.settings) not in worlds:
+            worlds.append((job.cell.suite, job.cell.settings))
+    for future in [worker.ask(_build_worker, worlds) for worker in workers]:
+        try:
+            refusal = future.result()
+        except Exception as error:
+            raise RuntimeError(f"a worker could not be set up: {_what_happened(error)}") from error
+        if refusal is not None:
+            raise (BadInput if refusal.bad_input else RuntimeError)(refusal.text)
+
+
+def _play(workers: list[_Process], waiting: deque[Job], spec: Spec) -> Iterator[EpisodeRow]:
+    """Yields the row of each job when it is finished."""
+    losses: Counter[str] = Counter()  # times that a job lost its worker, by key
+    busy: dict[_Process, tuple[Job, Future[EpisodeRow]]] = {}
+    while waiting or busy:
+        for worker in workers:
+            if waiting and worker not in busy:
+                job = waiting.popleft()
+                busy[worker] = job, worker.ask(_play_job, job)
+        finished, _ = wait([future for _, future in busy.values()], return_when=FIRST_COMPLETED)
+        for worker, (job, future) in list(busy.items()):
+            if future not in finished:
+                continue
+            del busy[worker]
+            try:
+                row = replace(future.result(), retries=losses[job.key])
+            except Exception as error:
+                worker.restart()
+                losses[job.key] += 1
+                if losses[job.key] < ATTEMPTS:
+                    waiting.appendleft(job)
+                    continue
+                row = failed(job, spec, _what_happened(error), retries=losses[job.key] - 1)
+            else:
+                if row.status == "error":
+                    worker.restart()
+            yield row
+
+
+def _what_happened(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "the worker hung: no result before the timeout"
+    if isinstance(error, ProcessExpired):
+        return f"the worker died with exit code {error.exitcode}"
+    return f"the worker was lost: {type(error).__name__}: {error}"
+
+
+class _Process:
+    """A worker process, replaced by another one on demand.
+
+    Args:
+        spec: The evaluation.
+        bench: Where suites, policies and methods come from.
+        core: Processor core that the process keeps to, or None for any.
+    """
+
+    def __init__(self, spec: Spec, bench: Bench, core: int | None) -> None:
+        self._spec, self._setup = spec, (core, bench, spec)
+        self._start()
+
+    def ask(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Calls a module-level function in the process."""
+        return self._pool.schedule(function, args=arguments, timeout=self._spec.timeout)
+
+    def restart(self) -> None:
+        """Replaces the process, whatever state it is in."""
+        self.stop()
+        self._start()
+
+    def stop(self) -> None:
+        """Ends the process."""
+        self._pool.stop()
+        self._pool.join()
+
+    def _start(self) -> None:
+        spawn: Any = multiprocessing.get_context("spawn")  # a child of a process with threads must not be forked
+        self._pool = ProcessPool(1, initializer=_begin, initargs=self._setup, context=spawn)
+
+
+@contextmanager
+def _workers(spec: Spec, bench: Bench, jobs: int) -> Iterator[list[_Process]]:
+    """Starts the worker processes, single-threaded and each on its own core where there are enough."""
+    cores: list[int | None] = [*_cores()]
+    if crowding(spec) or not hasattr(os, "sched_setaffinity"):
+        cores = [None] * spec.workers
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(dict.fromkeys(THREADS, "1"))  # before a process starts: read on import of NumPy and torch
+    with ExitStack() as stack:
+        stack.callback(_restore, before)
+        workers = []
+        for core in cores[: min(spec.workers, jobs)]:
+            workers.append(_Process(spec, bench, core))
+            stack.callback(workers[-1].stop)
+        yield workers
+
+
+def _restore(variables: dict[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _cores() -> list[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+@contextmanager
+def _bar(jobs: Sequence[Job], store: Store, progress: bool) -> Iterator[Callable[[EpisodeRow], None]]:
+    """Shows a bar with each method's success so far; yields what has to be called with every new row."""
+    ours = {job.key for job in jobs}
+    successes: Counter[str] = Counter()
+    measured: Counter[str] = Counter()
+    with tqdm(total=len(jobs), unit="episode", file=sys.stderr, disable=not progress, smoothing=0.1) as bar:
+
+        def show(row: EpisodeRow, steps: int = 1) -> None:
+            measured[row.method] += row.status == "done"
+            successes[row.method] += bool(row.success)
+            rates = [f"{name} {successes[name] / count:.0%}" for name, count in sorted(measured.items()) if count]
+            bar.set_postfix_str(", ".join(rates), refresh=False)
+            if row.status == "error":
+                bar.write(f"error, {row.method} on {row.task} {row.init_state}: {row.error}", file=sys.stderr)
+            bar.update(steps)
+
+        for row in store.episodes():
+            if row.status == "done" and row.key in ours:
+                show(row)
+        bar.unpause()
+        yield show
+
+
+# ---- Inside a worker process -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """Why a worker cannot be built, as text: exceptions of other packages may not survive the way between processes."""
+
+    bad_input: bool
+    text: str
+
+
+_setup: tuple[Bench, Spec]
+_worker: Worker | None = None
+
+
+def _begin(core: int | None, bench: Bench, spec: Spec) -> None:
+    global _setup
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    _setup = bench, spec
+
+
+def _this_worker() -> Worker:
+    global _worker
+    if _worker is None:
+        _worker = Worker(*_setup)
+    return _worker
+
+
+def _build_worker(worlds: list[tuple[str, dict[str, Any]]]) -> _Refusal | None:
+    try:
+        _this_worker().build(worlds)
+    except (ValueError, TypeError) as error:
+        return _Refusal(True, str(error))
+    except (Exception, SystemExit):
+        return _Refusal(False, traceback.format_exc())
+    return None
+
+
+def _play_job(job: Job) -> EpisodeRow:
+    return _this_worker().play(job)

@@ -1,0 +1,192 @@
+"""The specification of one evaluation: what the user asked for, checked once and never changed afterwards."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from ..envs import Suite
+
+CLOCKS = ("sync", "realtime")
+
+
+class BadInput(ValueError):
+    """Something the user wrote cannot be used; the message names the value and says what to write instead."""
+
+
+def unknown(kind: str, value: object, known: Iterable[str]) -> BadInput:
+    """Returns the error for a name that does not exist, with the names that look like it."""
+    known = sorted(known)
+    near = difflib.get_close_matches(str(value), known, n=3)
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(known) or 'none'}"
+    return BadInput(f"unknown {kind} {value!r}; {hint}")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One evaluation. Field names are the command line's flags and the keys of a TOML file.
+
+    Attributes:
+        out: Run directory. The same specification with the same directory resumes.
+        suite: Suites to run.
+        task: Tasks to keep; empty for all.
+        policy: Name of a bundled policy, or path of a checkpoint.
+        method: Methods as written, such as ``flash:delta=0.1``; all of them run on the same cells.
+        episodes: Episodes for each suite, each combination of settings and each method.
+        seed: Seed that every cell is drawn from.
+        set: Suite settings to fix, each to one or several values; the combinations are run side by side.
+        clock: ``sync`` (the world waits for the policy) or ``realtime`` (it does not).
+        latency: Latency source; see :func:`replan.eval.clock.parse_latency`.
+        workers: Worker processes.
+        timeout: Seconds after which an episode counts as hung, loading included.
+    """
+
+    out: str
+    suite: tuple[str, ...] = ("conveyor",)
+    task: tuple[str, ...] = ()
+    policy: str = "pi0-tiny"
+    method: tuple[str, ...] = ("dense",)
+    episodes: int = 50
+    seed: int = 0
+    set: Mapping[str, tuple[Any, ...]] = ()  # type: ignore[assignment]  # becomes {} below
+    clock: str = "sync"
+    latency: str = ""
+    workers: int = 1
+    timeout: float = 300.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "set", dict(self.set))
+        if not self.latency:
+            object.__setattr__(self, "latency", "zero" if self.clock == "sync" else "measured")
+
+    def as_plain(self) -> dict[str, Any]:
+        """Returns the specification as JSON values, the form in which a run stores it."""
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()} | {
+            "set": {name: list(values) for name, values in sorted(self.set.items())}
+        }
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Returns the fields written in a TOML specification, unchecked.
+
+    Raises:
+        BadInput: There is no such file, or it is not TOML.
+    """
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"cannot read the specification {str(path)!r}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{str(path)!r} is not TOML: {error}") from error
+
+
+def make_spec(plain: Mapping[str, Any], suites: Mapping[str, Suite]) -> Spec:
+    """Checks plain fields, from flags or from a TOML file, against the suites that exist.
+
+    Args:
+        plain: Field name to value. ``suite``, ``task`` and ``method`` may be a list or one string with commas; ``set``
+            maps a setting to a value or a list of values.
+        suites: The suites, by name.
+
+    Raises:
+        BadInput: A field, suite, task or setting does not exist, or a value has no meaning.
+    """
+    names = [field.name for field in fields(Spec)]
+    for key in plain:
+        if key not in names:
+            raise unknown("field", key, names)
+    if not plain.get("out"):
+        raise BadInput("no run directory given; write --out runs/NAME")
+
+    values = dict(plain)
+    for key in ("suite", "task", "method"):
+        if key in values:
+            values[key] = _names(key, values[key])
+    for key, least in (("episodes", 1), ("workers", 1), ("seed", 0)):
+        if key in values and not (_is_int(values[key]) and values[key] >= least):
+            raise BadInput(f"{key} must be a whole number of at least {least}, not {values[key]!r}")
+    if "timeout" in values and not (_is_number(values["timeout"]) and values["timeout"] > 0):
+        raise BadInput(f"timeout must be a positive number of seconds, not {values['timeout']!r}")
+    for key in ("out", "policy", "clock", "latency"):
+        if key in values and not (isinstance(values[key], str) and values[key].strip()):
+            raise BadInput(f"{key} must be text, not {values[key]!r}")
+
+    spec = Spec(**{**values, "set": {}})
+    if not spec.suite or not spec.method:
+        raise BadInput("at least one suite and one method are needed")
+    if spec.clock not in CLOCKS:
+        raise unknown("clock", spec.clock, CLOCKS)
+    if spec.clock == "sync" and spec.latency != "zero":
+        raise BadInput(f"the sync clock has no latency, so {spec.latency!r} would be ignored; add --clock realtime")
+    for name in spec.suite:
+        if name not in suites:
+            raise unknown("suite", name, suites)
+    tasks = {task for name in spec.suite for task in suites[name].tasks}
+    for task in spec.task:
+        if task not in tasks:
+            raise unknown("task", task, tasks)
+    return Spec(**{**values, "set": _settings(values.get("set", {}), [suites[name] for name in spec.suite])})
+
+
+def _names(key: str, value: Any) -> tuple[str, ...]:
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, Sequence) or not all(isinstance(item, str) for item in items):
+        raise BadInput(f"{key} must be a name or a list of names, not {value!r}")
+    names = tuple(item.strip() for item in items if item.strip())
+    for name in names:
+        if names.count(name) > 1:
+            raise BadInput(f"{key} {name!r} is given twice")
+    return names
+
+
+def _settings(given: Any, suites: Sequence[Suite]) -> dict[str, tuple[Any, ...]]:
+    if not isinstance(given, Mapping):
+        raise BadInput(f"set must be a table such as {{speed = [6, 10]}}, not {given!r}")
+    settings = {}
+    for name, value in given.items():
+        for suite in suites:
+            if name not in suite.settings:
+                raise unknown(f"setting of suite {suite.name!r}", name, suite.settings)
+        items = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
+        converted = tuple(_convert(name, item, suites[0].settings[name]) for item in items)
+        if not converted or len(set(converted)) < len(converted):
+            raise BadInput(f"setting {name!r} needs values that differ, not {value!r}")
+        settings[name] = converted
+    return dict(sorted(settings.items()))
+
+
+def _convert(name: str, value: Any, kind: type) -> Any:
+    """Returns a setting's value in its own type, so that ``10``, ``10.0`` and ``"10"`` address the same cell."""
+    try:
+        if kind is bool:
+            converted: Any = {"true": True, "false": False}[str(value).lower()]
+        elif isinstance(value, bool) and kind is not str:
+            raise ValueError(value)
+        else:
+            converted = kind(value.strip() if isinstance(value, str) else value)
+            if kind is not str and converted != float(value):
+                raise ValueError(value)
+        if isinstance(converted, float) and not math.isfinite(converted):
+            raise ValueError(value)
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise BadInput(f"setting {name}={value!r} is not a finite {kind.__name__}") from error
+    return converted
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

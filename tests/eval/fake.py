@@ -1,0 +1,170 @@
+"""A conveyor in one dimension and an agent to match, in NumPy: all that the harness asks of a suite and of a policy."""
+
+from __future__ import annotations
+
+import os
+import time  # noqa: TID251  # a worker has to hang, and to take a while before it dies
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from replan.envs import Suite
+from replan.eval.bench import Bench
+
+WINDOW = 4
+SUITES = {
+    "belt": Suite("belt", "fake/Belt-v0", ("left", "right", "middle"), settings={"speed": float, "still": bool}),
+    "shelf": Suite("shelf", "fake/Belt-v0", ("up",), init_states=2, settings={"speed": float}),
+}
+
+
+class Belt(gymnasium.Env[dict[str, Any], np.ndarray]):
+    """An object rides past; the hand follows it and grips. Positions in metres, velocities in m/s."""
+
+    tick_ns = 2_000_000
+    ticks_per_step = 25
+    observation_space = spaces.Dict(
+        {"third": spaces.Box(0, 255, (2, 2, 3), np.uint8), "state": spaces.Box(-np.inf, np.inf, (2,), np.float32)}
+    )
+    action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def __init__(self, speed: float = 0.2, still: bool = False):
+        if speed < 0:
+            raise ValueError(f"speed must not be negative, got {speed!r}")
+        self.speed = 0.0 if still else speed
+        self.cameras_on = True
+        self.looked_at: list[bool] = []
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        assert options is not None
+        task = [*SUITES["belt"].tasks, *SUITES["shelf"].tasks].index(options["task"])
+        rng = np.random.default_rng([seed or 0, task, options["init_state"]])
+        self.x, self.hand, self.velocity, self.time_ns = float(rng.uniform(-0.2, 0.2)), 0.0, 0.0, 0
+        return self._observe(), {"success": False, "manifest": {"init_state": repr(self.x), "step_budget": 20}}
+
+    def step(self, action: np.ndarray) -> Any:
+        self.velocity = float(action[0])
+        self._advance(self.ticks_per_step)
+        gripped = bool(action[1] > 0)
+        success = gripped and abs(self.x - self.hand) < 0.015
+        late = self.time_ns >= 2_000_000_000
+        outcome = {"outcome": "success" if success else "missed" if gripped else "time"} if gripped or late else {}
+        return self._observe(), float(success), gripped, late, {"success": success, **outcome}
+
+    def hold(self, ticks: int) -> None:
+        self.velocity = 0.0
+        self._advance(ticks)
+
+    def get_state(self) -> np.ndarray:
+        return np.array([self.x, self.hand, self.velocity])
+
+    def _advance(self, ticks: int) -> None:
+        for _ in range(ticks):
+            self.x += self.speed * self.tick_ns / 1e9
+            self.hand += self.velocity * self.tick_ns / 1e9
+        self.time_ns += ticks * self.tick_ns
+
+    def _observe(self) -> dict[str, Any]:
+        image = np.full((2, 2, 3), 100 if self.cameras_on else 0, np.uint8)
+        return {"third": image, "state": np.array([self.x, self.hand], np.float32), "instruction": "grip it"}
+
+
+gymnasium.register("fake/Belt-v0", Belt)
+
+
+@dataclass
+class Round:
+    route: str
+    actions: np.ndarray
+    window: int = WINDOW
+    accepted: int | None = None
+    stages_ns: dict[str, int] = field(default_factory=lambda: {"encode": 1})
+    host_ns: int = 0
+    cpu_ns: int = 0
+    extra: dict[str, float] = field(default_factory=dict)
+
+
+class FakeAgent:
+    """Plans four actions a call. Its method is its name, or a way to fail: ``die``, ``die_once:FILE``, ``hang``, ..."""
+
+    def __init__(self, method: str):
+        self.method, _, self.argument = method.partition(":")
+        self.round: Round | None = None
+        self.calls = 0
+
+    @property
+    def needs_observation(self) -> bool:
+        return not self.queue
+
+    def reset(self, seed: int) -> None:
+        self.rng, self.queue, self.calls, self.round = np.random.default_rng(seed), [], 0, None
+
+    def act(self, observation: dict[str, Any]) -> np.ndarray:
+        self.round = None
+        if not self.queue:
+            self.round = self._call(observation)
+            self.queue = list(self.round.actions)
+            self.calls += 1
+        return self.queue.pop(0)
+
+    def _call(self, observation: dict[str, Any]) -> Round:
+        if not observation["third"].any():
+            raise RuntimeError("the policy was shown a black image")
+        self._misbehave()
+        x, hand = observation["state"]
+        noise = self.rng.normal(0, 0.02)
+        velocity = np.clip((x - hand) / 0.2 + 0.2 + noise, -1, 1)
+        grip = 1.0 if abs(x - hand) < 0.003 else -1.0
+        route = "flash" if self.method == "draft" and self.calls % 3 else "full"
+        count = 2 if route == "flash" else WINDOW
+        actions = np.array([[velocity, grip]] * count, np.float32)
+        if self.method == "nan":
+            actions[0, 0] = np.nan
+        if self.method == "short":
+            actions = actions[:, :1]
+        return Round(route, actions, accepted=count if route == "flash" else None, host_ns=self._host_ns(), cpu_ns=1)
+
+    def _host_ns(self) -> int:
+        return int.from_bytes(os.urandom(3), "big") * 4  # up to 67 ms, another one every time
+
+    def _misbehave(self) -> None:
+        if self.method == "die_once" and not Path(self.argument).exists():
+            Path(self.argument).touch()
+            os._exit(3)
+        if self.method == "die":
+            os._exit(3)
+        if self.method == "hang":
+            time.sleep(600)
+        if self.method == "raise":
+            raise RuntimeError("the policy tripped")
+        if self.method == "slow":
+            time.sleep(0.05)
+
+    def counters(self) -> dict[str, float]:
+        return {"calls": self.calls}
+
+    def dense_error(self) -> float:
+        return 0.25
+
+
+class FakeBench(Bench):
+    def suites(self) -> Mapping[str, Suite]:
+        return SUITES
+
+    def agent(self, policy: str, method: str) -> Any:
+        if method == "unbuildable":
+            raise ValueError("no such method: 'unbuildable'")
+        return FakeAgent(method)
+
+    def checkpoints(self, policy: str) -> dict[str, str]:
+        return {policy: "0" * 64}
+
+    def marks(self, policy: str) -> tuple[str, ...]:
+        return ("a fake",)
+
+    def must_move(self, method: str) -> tuple[str, ...]:
+        return ("calls",) if method == "draft" else ()

@@ -1,0 +1,182 @@
+"""What scripts rely on: exit codes, the last line of --json, messages that name the value."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fake import FakeBench
+from replan.eval.cli import main
+from replan.results.store import Store
+
+
+@pytest.fixture
+def replan(monkeypatch, capsys):
+    """Runs a command in this process on the fake suite; returns its exit code, stdout and stderr."""
+    monkeypatch.setattr("replan.eval.bench.Bench", FakeBench)
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as end:
+            main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return end.value.code, out, err
+
+    return call
+
+
+def last_line(out):
+    return json.loads(out.splitlines()[-1])
+
+
+def test_eval_prints_the_table_then_one_line_of_json(replan, tmp_path):
+    code, out, err = replan(
+        "eval", "--suite", "belt", "--method", "dense,draft", "--episodes", 3, "--out", tmp_path, "--json"
+    )
+    told = last_line(out)
+    assert code == 0
+    assert (told["episodes"], told["errors"], told["out"]) == (6, 0, str(tmp_path))
+    assert [row["method"] for row in told["board"]] == ["dense", "draft"]
+    assert "draft" in "\n".join(out.splitlines()[:-1])
+    assert "6/6" in err  # progress
+    with Store.open(tmp_path) as store:
+        assert store.run.command.startswith("replan eval --suite belt")
+        assert store.run.spec["must_move"] == {"dense": [], "draft": ["calls"]}
+        assert "a fake" in store.run.marks
+
+    code, out, _ = replan("board", tmp_path, "--json")
+    assert (code, last_line(out)["board"]) == (0, told["board"])
+    code, out, _ = replan("board", tmp_path, "--markdown")
+    assert code == 0
+    assert "| method" in out
+
+
+def test_board_writes_a_page(replan, tmp_path):
+    replan("eval", "--suite", "belt", "--episodes", 1, "--out", tmp_path)
+    code, out, _ = replan("board", tmp_path, "--html", tmp_path / "page.html", "--json")
+    assert (code, last_line(out)["html"]) == (0, str(tmp_path / "page.html"))
+    assert "<html" in (tmp_path / "page.html").read_text()
+
+
+def test_flags_win_over_the_file(replan, tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text('suite = "belt"\nepisodes = 1\nmethod = "dense,draft"\n[set]\nspeed = 0.3\nstill = false\n')
+    code, _, _ = replan("eval", "--spec", file, "--method", "draft", "--set", "speed=0.1", "--out", tmp_path / "run")
+    assert code == 0
+    with Store.open(tmp_path / "run") as store:
+        assert [(row.method, row.settings) for row in store.episodes()] == [("draft", {"speed": 0.1, "still": False})]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--suite", "bellt"], "unknown suite 'bellt'; did you mean 'belt'"),
+        (["--suite", "belt", "--task", "lefft"], "unknown task 'lefft'; did you mean 'left'"),
+        (["--suite", "belt", "--set", "speed"], "--set 'speed' has no value"),
+        (["--suite", "belt", "--set", "speed=-3"], "speed must not be negative, got -3.0"),
+        (["--suite", "belt", "--method", "unbuildable"], "no such method: 'unbuildable'"),
+        (["--suite", "belt", "--clock", "realtime", "--latency", "fixed:58"], "duration '58' has no unit"),
+        (["--suite", "belt", "--episodes", "many"], "'many' is not a valid integer"),
+        (["--suite", "belt", "--epsiodes", "3"], "--epsiodes"),
+    ],
+)
+def test_bad_input_exits_with_2_and_names_the_value_also_in_json(replan, tmp_path, arguments, message):
+    code, out, err = replan("eval", *arguments, "--out", tmp_path / "run", "--json")
+    assert code == 2
+    assert message in last_line(out)["error"]
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_directory_without_a_run_is_bad_input(replan, tmp_path):
+    code, out, _ = replan("board", tmp_path, "--json")
+    assert (code, last_line(out)["kind"]) == (2, "StoreMissing")
+
+
+def test_directory_with_another_run_is_bad_input(replan, tmp_path):
+    arguments = ["eval", "--suite", "belt", "--out", tmp_path, "--json", "--episodes"]
+    assert replan(*arguments, 1)[0] == 0
+    code, out, _ = replan(*arguments, 2)
+    assert (code, last_line(out)["kind"]) == (2, "SpecMismatch")
+
+
+def test_run_without_any_measured_episode_exits_with_1(replan, tmp_path):
+    code, out, err = replan(
+        "eval", "--suite", "belt", "--method", "raise", "--episodes", 1, "--out", tmp_path, "--json"
+    )
+    assert code == 1
+    assert "no episode could be measured" in last_line(out)["error"]
+    assert "the policy tripped" in err
+
+
+def test_unexpected_error_exits_with_1_and_shows_its_traceback(replan, monkeypatch):
+    monkeypatch.setattr(FakeBench, "suites", lambda self: 1 / 0)
+    code, out, err = replan("envs", "--json")
+    assert (code, last_line(out)["kind"]) == (1, "ZeroDivisionError")
+    assert "Traceback" in err
+
+
+def test_envs_lists_what_can_be_asked_for(replan):
+    code, out, _ = replan("envs", "--json")
+    assert code == 0
+    assert last_line(out)["suites"][1] == {
+        "suite": "shelf",
+        "env_id": "fake/Belt-v0",
+        "tasks": ["up"],
+        "init_states": 2,
+        "settings": {"speed": "float"},
+    }
+
+
+def test_interrupted_run_says_so_and_the_same_command_resumes(tmp_path):
+    run = [sys.executable, str(Path(__file__).with_name("fake_cli.py")), "eval", "--suite", "belt", "--method", "slow"]
+    run += ["--episodes", "8", "--out", str(tmp_path / "run"), "--json"]
+    process = subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    while True:
+        assert process.poll() is None, "it ended before it could be interrupted"
+        if (tmp_path / "run" / "episodes.db").exists():
+            with Store.open(tmp_path / "run") as store:
+                if len(done := store.done_keys()) >= 2:
+                    break
+        try:
+            process.wait(0.05)
+        except subprocess.TimeoutExpired:
+            continue
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate()
+    assert process.returncode == 130
+    assert last_line(out)["error"] == "interrupted"
+    resumed = subprocess.run(run, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
+    assert last_line(resumed.stdout)["episodes"] == 8
+    with Store.open(tmp_path / "run") as store:
+        assert done < store.done_keys()
+        assert len(store.runs) == 2
+
+
+@pytest.mark.parametrize("command", [[], ["eval"], ["board"], ["envs"]])
+def test_help_imports_nothing_slow(command):
+    code = (
+        "import sys\nfrom replan.eval.cli import main\n"
+        "try: main(sys.argv[1:])\nexcept SystemExit as end: code = end.code\n"
+        "slow = {'torch', 'mujoco', 'gymnasium', 'numpy', 'scipy', 'matplotlib'} & sys.modules.keys()\n"
+        "sys.exit(code or str(slow) if slow else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *command, "--help"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Usage: replan" in done.stdout
+
+
+def test_defaults_of_the_environment_leave_what_the_user_set(monkeypatch):
+    from replan.eval.cli import set_defaults
+
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("MUJOCO_GL", "glfw")
+    set_defaults()
+    assert (os.environ["OMP_NUM_THREADS"], os.environ["MUJOCO_GL"]) == ("1", "glfw")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    set_defaults()
+    assert os.environ["OMP_NUM_THREADS"] == "3"

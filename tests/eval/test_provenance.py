@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+
+import pytest
+from fake import SUITES, FakeBench
+from replan.eval import provenance, runner
+from replan.eval.clock import parse_latency
+from replan.eval.spec import make_spec
+
+
+def record(**fields):
+    spec = make_spec({"suite": "belt", "out": "x", **fields}, SUITES)
+    latency = parse_latency(spec.latency)
+    return provenance.make_run(
+        spec, FakeBench(), {"pi0-tiny": "abc"}, latency, command="replan eval", started="2026-01-01"
+    )
+
+
+def test_what_cannot_change_a_result_is_not_part_of_the_specification():
+    assert record() == dataclasses.replace(record(out="y", timeout=1.0))
+    assert record().spec == record(workers=2).spec
+    for fields in ({"seed": 1}, {"episodes": 1}, {"method": "draft"}, {"set": {"speed": "6"}}, {"task": "left"}):
+        assert record().spec != record(**fields).spec
+
+
+def test_record_names_what_produced_the_run():
+    run = record()
+    assert run.checkpoints == {"pi0-tiny": "abc"}
+    assert {"python", "numpy", "torch", "replan"} <= run.packages.keys()
+    assert all(run.hardware[part] for part in ("processor", "cores", "memory", "accelerator"))
+
+
+def test_workers_without_a_core_of_their_own_are_told_about(monkeypatch):
+    monkeypatch.setattr(runner, "_cores", lambda: [4, 5])
+    assert not any("workers" in mark for mark in record(workers=2).marks if "core" in mark)
+    assert "3 workers on 2 cores: latency was not measured alone" in record(workers=3).marks
+
+
+def test_workers_that_share_an_accelerator_are_told_about(monkeypatch):
+    monkeypatch.setattr(runner, "_cores", lambda: [0, 1, 2])
+    monkeypatch.setattr(provenance, "hardware", lambda: {"accelerator": "H200"})
+    assert "2 workers on one accelerator: latency was not measured alone" in record(workers=2).marks
+    assert not any("accelerator" in mark for mark in record(workers=1).marks)
+
+
+def test_cpu_is_a_mark_and_an_accelerator_is_none(monkeypatch):
+    monkeypatch.setattr(provenance, "hardware", lambda: {"accelerator": "CPU"})
+    assert "CPU" in record().marks
+    monkeypatch.setattr(provenance, "hardware", lambda: {"accelerator": "H200"})
+    assert record().marks == ("a fake",)
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout that holds a copy of the module, which takes itself for the package."""
+
+    def git(*arguments):
+        identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init")
+    (tmp_path / "provenance.py").write_text("1\n")
+    (tmp_path / "other.py").write_text("1\n")
+    git("add", "other.py")
+    git("commit", "-m", "one")
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "provenance.py"))
+    return git
+
+
+def test_commit_of_somebody_elses_checkout_is_not_ours(checkout):
+    assert provenance.commit() == "unknown"
+
+
+def test_commit_says_whether_files_differ_from_it(checkout, tmp_path):
+    checkout("add", "provenance.py")
+    checkout("commit", "-m", "two")
+    assert re.fullmatch("[0-9a-f]{40}", provenance.commit())
+    (tmp_path / "notes.txt").write_text("untracked files are no change\n")
+    assert re.fullmatch("[0-9a-f]{40}", provenance.commit())
+    (tmp_path / "other.py").write_text("2\n")
+    assert re.fullmatch("[0-9a-f]{40}-dirty", provenance.commit())
+
+
+def test_commit_outside_a_checkout_is_unknown(tmp_path, monkeypatch):
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "provenance.py"))
+    assert provenance.commit() == "unknown"

@@ -1,0 +1,230 @@
+"""The runner with real worker processes, on the fake suite."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from play import jobs_of, play
+from replan.eval.spec import BadInput
+from replan.results.store import SpecMismatch
+
+TWO = {"method": "dense,draft"}
+REALTIME = {**TWO, "clock": "realtime"}
+
+
+def hashes(rows):
+    return {key: (row.observation_hash, row.trajectory_hash, row.success, row.steps) for key, row in rows.items()}
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """Six cells, two methods, one worker, in order."""
+    return play(tmp_path_factory.mktemp("reference"), **TWO)
+
+
+def test_every_cell_is_played_by_every_method(reference):
+    assert len(reference) == 12
+    assert {row.status for row in reference.values()} == {"done"}
+    by_cell = {}
+    for (cell, _), row in reference.items():
+        by_cell.setdefault(cell, []).append(row)
+    assert len(by_cell) == 6
+    for one, other in by_cell.values():
+        assert {one.method, other.method} == {"dense", "draft"}
+        assert one.observation_hash == other.observation_hash
+        assert one.manifest == other.manifest
+    assert len({row.observation_hash for row in reference.values()}) == 6
+
+
+def test_episodes_are_the_same_with_two_workers_and_in_reversed_order(reference, tmp_path):
+    assert hashes(play(tmp_path, backwards=True, workers=2, **TWO)) == hashes(reference)
+
+
+def test_killed_run_resumes_without_losing_or_repeating_an_episode(tmp_path):
+    run = [sys.executable, str(Path(__file__).with_name("play.py")), str(tmp_path / "killed"), "8", "slow"]
+    here = str(Path(__file__).parent)
+    process = subprocess.Popen(run, env={**os.environ, "PYTHONPATH": here}, stderr=subprocess.DEVNULL)
+    while len(stored(tmp_path / "killed")) < 3:
+        assert process.poll() is None, "it ended before it could be killed"
+        try:
+            process.wait(0.05)
+        except subprocess.TimeoutExpired:
+            continue
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = stored(tmp_path / "killed")
+    assert 3 <= len(before) < 8
+
+    resumed = play(tmp_path / "killed", episodes=8, method="slow")
+    assert hashes(resumed) == hashes(play(tmp_path / "whole", episodes=8, method="slow"))
+    after = stored(tmp_path / "killed")
+    assert len(after) == 8
+    assert {key: after[key] for key in before} == before  # the host times too, so none of them was played again
+
+
+def stored(directory):
+    """Finished episodes by key, with the host times of their calls."""
+    file = directory / "episodes.db"
+    if not file.exists():
+        return {}
+    connection = sqlite3.connect(f"file:{file}?mode=ro", uri=True)
+    try:
+        rows = connection.execute(
+            'SELECT key, group_concat(host_ns) FROM episodes JOIN rounds ON episode = key GROUP BY key ORDER BY "index"'
+        )
+        return dict(rows.fetchall())
+    finally:
+        connection.close()
+
+
+def test_finished_run_is_not_played_again_and_another_specification_is_refused(tmp_path):
+    first = play(tmp_path, episodes=2)
+    assert play(tmp_path, episodes=2, workers=2, timeout=30) == first
+    with pytest.raises(SpecMismatch, match=r"spec\.episodes"):
+        play(tmp_path, episodes=3)
+    with pytest.raises(SpecMismatch, match=r"spec\.clock"):
+        play(tmp_path, episodes=2, clock="realtime", latency="zero")
+
+
+def test_worker_that_died_once_costs_a_retry_and_nothing_else(reference, tmp_path):
+    method = f"die_once:{tmp_path / 'died'}"
+    rows = play(tmp_path / "run", method=method)
+    assert {row.status for row in rows.values()} == {"done"}
+    assert sorted(row.retries for row in rows.values()) == [0, 0, 0, 0, 0, 1]
+    assert {row.trajectory_hash for row in rows.values()} == {
+        row.trajectory_hash for row in reference.values() if row.method == "dense"
+    }
+
+
+def test_worker_that_dies_or_hangs_is_an_error_after_one_retry_and_the_run_goes_on(tmp_path):
+    rows = play(tmp_path, method="dense,die,hang", episodes=1, workers=2, timeout=4)
+    by_method = {row.method: row for row in rows.values()}
+    assert by_method["dense"].status == "done"
+    for method, error in (("die", "died with exit code 3"), ("hang", "hung")):
+        row = by_method[method]
+        assert (row.status, row.success, row.retries) == ("error", None, 1)
+        assert error in row.error
+
+
+def test_exception_in_an_episode_is_an_error_of_that_episode_only(tmp_path):
+    rows = play(tmp_path, method="dense,nan,short,raise", episodes=2)
+    errors = {row.method: row.error for row in rows.values() if row.status == "error"}
+    assert errors.keys() == {"nan", "short", "raise"}
+    assert "ActionError: the action at control step 0 is not finite: [nan" in errors["nan"]
+    assert "ActionError: the action at control step 0 has shape (1,), the environment takes (2,)" in errors["short"]
+    assert errors["raise"] == "RuntimeError: the policy tripped"
+    assert all(row.success is None and row.retries == 0 for row in rows.values() if row.status == "error")
+    assert [row.status for row in rows.values() if row.method == "dense"] == ["done", "done"]
+
+
+def test_errors_are_tried_again_when_the_run_is_started_again(tmp_path):
+    marker = tmp_path / "died"
+    method = f"die_once:{marker}"
+    rows = play(tmp_path / "run", method=method, episodes=1, timeout=60)
+    assert [row.retries for row in rows.values()] == [1]
+    with sqlite3.connect(tmp_path / "run" / "episodes.db") as store:
+        store.execute("UPDATE episodes SET status = 'error', success = NULL, error = 'lost'")
+    again = play(tmp_path / "run", method=method, episodes=1)
+    assert [(row.status, row.retries) for row in again.values()] == [("done", 0)]
+
+
+def test_what_cannot_be_built_is_told_before_anything_is_measured(tmp_path):
+    with pytest.raises(BadInput, match="no such method: 'unbuildable'"):
+        play(tmp_path / "one", method="dense,unbuildable")
+    with pytest.raises(BadInput, match=r"speed must not be negative, got -3\.0"):
+        play(tmp_path / "two", set={"speed": "-3"})
+
+
+def test_settings_reach_the_environment_and_are_run_side_by_side(tmp_path):
+    rows = play(tmp_path, set={"speed": "0,0.3"}, episodes=2)
+    assert sorted(row.settings["speed"] for row in rows.values()) == [0.0, 0.0, 0.3, 0.3]
+    assert len({row.trajectory_hash for row in rows.values()}) == 4
+
+
+def test_real_time_without_latency_is_the_synchronous_world(reference, tmp_path):
+    rows = play(tmp_path, latency="zero", **REALTIME)
+    assert hashes(rows) == hashes(reference)
+
+
+def test_latency_moves_the_world_and_is_recorded(reference, tmp_path):
+    rows = play(tmp_path, latency="fixed:57ms", **REALTIME)
+    for key, row in rows.items():
+        assert {call.latency_ns for call in row.rounds} == {57_000_000}
+        assert row.sim_ns == row.steps * 50_000_000 + len(row.rounds) * 58_000_000  # whole ticks of 2 ms
+        assert row.trajectory_hash != reference[key].trajectory_hash
+    assert {call.latency_ns for row in reference.values() for call in row.rounds} == {0}
+
+
+def test_replayed_trace_gives_the_measured_episodes_again(tmp_path):
+    measured = play(tmp_path / "measured", **REALTIME)
+    again = play(tmp_path / "again", **REALTIME)
+    assert hashes(again) != hashes(measured)  # wall time differs from call to call
+    trace = tmp_path / "measured" / "trace.jsonl"
+    replayed = play(tmp_path / "replayed", latency=f"trace:{trace}", backwards=True, workers=2, **REALTIME)
+    assert hashes(replayed) == hashes(measured)
+    for key, row in replayed.items():
+        assert [call.latency_ns for call in row.rounds] == [call.host_ns for call in measured[key].rounds]
+
+
+def test_replay_that_leaves_the_recording_is_an_error_and_not_a_result(tmp_path):
+    play(tmp_path / "measured", episodes=3, **REALTIME)
+    trace = tmp_path / "measured" / "trace.jsonl"
+    episodes = [json.loads(line) for line in trace.read_text().splitlines()]
+    spoiled = next(episode for episode in episodes if episode["method"] == "draft")
+    spoiled["rounds"][0][0] = "fallback"
+    trace.write_text("".join(json.dumps(episode) + "\n" for episode in episodes))
+    rows = play(tmp_path / "replayed", episodes=3, latency=f"trace:{trace}", **REALTIME)
+    (error,) = [row for row in rows.values() if row.status == "error"]
+    assert (error.cell, error.method) == (spoiled["cell"], "draft")
+    assert "trace diverged at call 0: recorded 'fallback', now 'full'" in error.error
+
+
+def test_changed_trace_under_the_same_name_does_not_resume_the_old_run(tmp_path):
+    play(tmp_path / "measured", episodes=1, **REALTIME)
+    trace = tmp_path / "measured" / "trace.jsonl"
+    fields = {"episodes": 1, "latency": f"trace:{trace}", **REALTIME}
+    play(tmp_path / "replayed", **fields)
+    trace.write_text(trace.read_text().replace('["full", ', '["full", 1'))
+    with pytest.raises(SpecMismatch, match="latency_identity"):
+        play(tmp_path / "replayed", **fields)
+
+
+def test_calls_are_counted_from_chunk_to_chunk(reference):
+    for row in reference.values():
+        assert [call.index for call in row.rounds] == list(range(len(row.rounds)))
+        assert sum(call.executed for call in row.rounds) == row.steps
+        assert row.counters == {"calls": len(row.rounds)}
+        for call, following in zip(row.rounds, row.rounds[1:], strict=False):
+            assert call.control_step + call.executed == following.control_step
+            assert call.executed == (2 if call.route == "flash" else 4)
+
+
+def test_first_call_of_each_route_in_a_worker_is_warm_up(reference):
+    """One worker played all, so there is one such call for every method and route, and it is the first."""
+    warm = [(r.method, c.route) for r in reference.values() for c in r.rounds if c.warmup]
+    assert sorted(warm) == [("dense", "full"), ("draft", "flash"), ("draft", "full")]
+
+
+def test_methods_are_compared_with_dense_on_some_calls_and_dense_never(reference):
+    calls = [(row.method, call) for row in reference.values() for call in row.rounds]
+    assert {call.action_error for method, call in calls if method == "dense"} == {None}
+    compared = [call.index for method, call in calls if method == "draft" and call.action_error is not None]
+    assert 0 < len(compared) < sum(method == "draft" for method, _ in calls)
+    assert {call.action_error for method, call in calls if method == "draft"} == {None, 0.25}
+
+
+def test_jobs_of_a_run_have_distinct_addresses_that_the_rows_carry(reference, tmp_path):
+    from fake import SUITES
+    from replan.eval.spec import make_spec
+
+    spec = make_spec({"suite": "belt", "episodes": 6, "out": str(tmp_path), **TWO}, SUITES)
+    assert {(job.key, job.cell.key, job.method) for job in jobs_of(spec)} == {
+        (row.key, row.cell, row.method) for row in reference.values()
+    }

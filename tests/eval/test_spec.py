@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import pytest
+from fake import SUITES
+from replan.eval.spec import BadInput, Spec, make_spec, read_toml
+
+
+def test_flags_and_toml_mean_the_same(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text(
+        'suite = ["belt"]\nmethod = ["dense", "draft"]\nepisodes = 8\nout = "runs/x"\n[set]\nspeed = [6, 10.0]\n'
+    )
+    flags = {"suite": "belt", "method": "dense, draft", "episodes": 8, "out": "runs/x", "set": {"speed": "6,10"}}
+    assert make_spec(read_toml(file), SUITES) == make_spec(flags, SUITES)
+    assert make_spec(flags, SUITES).set == {"speed": (6.0, 10.0)}
+
+
+def test_latency_defaults_to_what_the_clock_can_use():
+    assert make_spec({"suite": "belt", "out": "x"}, SUITES).latency == "zero"
+    assert make_spec({"suite": "belt", "out": "x", "clock": "realtime"}, SUITES).latency == "measured"
+
+
+def test_true_and_false_are_read_as_words():
+    assert make_spec({"suite": "belt", "out": "x", "set": {"still": "false"}}, SUITES).set == {"still": (False,)}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"suite": "bellt"}, "unknown suite 'bellt'; did you mean 'belt'"),
+        ({"task": "lefft"}, "unknown task 'lefft'; did you mean 'left'"),
+        ({"task": "up"}, "unknown task 'up'"),
+        ({"clock": "realtme"}, "unknown clock 'realtme'; did you mean 'realtime'"),
+        ({"episode": 3}, "unknown field 'episode'; did you mean 'episodes'"),
+        ({"set": {"sped": "3"}}, "unknown setting of suite 'belt' 'sped'; did you mean 'speed'"),
+        ({"suite": "belt,shelf", "set": {"still": "true"}}, "unknown setting of suite 'shelf' 'still'"),
+        ({"set": {"speed": "fast"}}, "speed='fast' is not a finite float"),
+        ({"set": {"speed": "nan"}}, "speed='nan' is not a finite float"),
+        ({"set": {"speed": "6,inf"}}, "speed='inf' is not a finite float"),
+        ({"set": {"speed": True}}, "speed=True is not a finite float"),
+        ({"set": {"still": "perhaps"}}, "still='perhaps' is not a finite bool"),
+        ({"set": {"speed": [6, 6.0]}}, "setting 'speed' needs values that differ"),
+        ({"set": {"speed": []}}, "setting 'speed' needs values that differ"),
+        ({"set": ["speed"]}, "set must be a table"),
+        ({"episodes": 0}, "episodes must be a whole number of at least 1, not 0"),
+        ({"episodes": True}, "episodes must be a whole number"),
+        ({"workers": 1.5}, "workers must be a whole number of at least 1, not 1.5"),
+        ({"seed": -1}, "seed must be a whole number of at least 0, not -1"),
+        ({"timeout": float("nan")}, "timeout must be a positive number"),
+        ({"method": "dense,dense"}, "method 'dense' is given twice"),
+        ({"method": 3}, "method must be a name or a list of names, not 3"),
+        ({"method": ""}, "at least one suite and one method"),
+        ({"policy": ""}, "policy must be text"),
+        ({"out": ""}, "no run directory given"),
+        ({"latency": "fixed:58ms"}, "the sync clock has no latency"),
+    ],
+)
+def test_bad_value_is_named(fields, message):
+    with pytest.raises(BadInput) as error:
+        make_spec({"suite": "belt", "out": "runs/x", **fields}, SUITES)
+    assert message in str(error.value)
+
+
+def test_name_that_resembles_nothing_gets_the_known_ones():
+    with pytest.raises(BadInput, match="known: belt, shelf"):
+        make_spec({"suite": "zzz", "out": "x"}, SUITES)
+
+
+def test_unreadable_specification_is_named(tmp_path):
+    with pytest.raises(BadInput, match=r"cannot read .*missing\.toml"):
+        read_toml(tmp_path / "missing.toml")
+    (tmp_path / "broken.toml").write_text("suite = [")
+    with pytest.raises(BadInput, match=r"broken\.toml' is not TOML"):
+        read_toml(tmp_path / "broken.toml")
+
+
+def test_plain_form_can_be_read_again():
+    spec = make_spec({"suite": "belt,shelf", "out": "x", "set": {"speed": "6,10"}, "method": "dense,draft"}, SUITES)
+    assert make_spec(spec.as_plain(), SUITES) == spec
+    assert isinstance(spec, Spec)
