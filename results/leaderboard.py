@@ -15,6 +15,7 @@ from .schema import EpisodeRow, RoundRow
 from .store import Store
 
 SMALL_N = 0.05  # half width of the success interval above which a row is marked
+NOT_ACTIVE = "NOT ACTIVE"
 SHARED_CORE = 1.1  # wall time over processor time above which a row is marked
 
 
@@ -89,6 +90,11 @@ class Row:
     run_marks: tuple[str, ...]
     flips: tuple[Flip, ...]
 
+    @property
+    def active(self) -> bool:
+        """False where a counter that proves that the method acted stayed at zero."""
+        return all(mark.badge != NOT_ACTIVE for mark in self.marks)
+
 
 def board(stores: Iterable[Store]) -> list[Row]:
     """Rows by condition; under each condition the baseline first, then by speed-up per action.
@@ -130,7 +136,7 @@ def _row(group: Group, baseline: Group | None) -> Row:
     pairs: list[tuple[EpisodeRow, EpisodeRow]] = []
     if baseline is not None and baseline is not group:
         pairs = [(row, baseline.done[cell]) for cell, row in group.done.items() if cell in baseline.done]
-    success = stats.proportion([row.success for row in episodes])
+    success = stats.proportion(_successes(episodes))
     contention = stats.contention(durations, [round.cpu_ns for round in timed])
     return Row(
         suite=group.suite,
@@ -142,8 +148,8 @@ def _row(group: Group, baseline: Group | None) -> Row:
         success=success,
         errors=len(group.errors),
         retries=sum(row.retries for row in (*episodes, *group.errors)),
-        paired=stats.paired([a.success for a, _ in pairs], [b.success for _, b in pairs]) if pairs else None,
-        calls=stats.policy_calls([len(row.rounds) for row in episodes], [row.success for row in episodes]),
+        paired=stats.paired(_successes(a for a, _ in pairs), _successes(b for _, b in pairs)) if pairs else None,
+        calls=stats.policy_calls([len(row.rounds) for row in episodes], _successes(episodes)),
         round_ns=stats.latency(durations),
         action_ns=stats.per_action(durations, [round.executed for round in timed]),
         world_ns=float(np.mean([round.latency_ns for round in every])) if every else float("nan"),
@@ -158,6 +164,10 @@ def _row(group: Group, baseline: Group | None) -> Row:
         run_marks=tuple(dict.fromkeys(mark for run in group.runs for mark in run.marks)),
         flips=tuple(_flip(row, base) for row, base in pairs if row.success != base.success),
     )
+
+
+def _successes(episodes: Iterable[EpisodeRow]) -> list[bool]:
+    return [bool(row.success) for row in episodes]
 
 
 def _or_nan(values: Iterable[float | None]) -> list[float]:
@@ -188,19 +198,18 @@ def _marks(
 ) -> Iterable[Mark]:
     idle = _idle_counters(group)
     if idle:
-        yield Mark("NOT ACTIVE", f"{', '.join(idle)} should have moved and stayed at 0 in every episode")
+        yield Mark(NOT_ACTIVE, f"{', '.join(idle)} should have moved and stayed at 0 in every episode")
     if group.errors:
-        what = "episode" if len(group.errors) == 1 else "episodes"
-        yield Mark(f"{len(group.errors)} errors", f"{len(group.errors)} {what} lost by the harness, counted nowhere")
+        yield Mark("errors", "episodes that the harness lost are counted nowhere")
     half = (success.high - success.low) / 2
     if success.n and half > SMALL_N:
-        yield Mark("small n", f"{success.n} episodes know the success rate only to ±{100 * half:.0f} points")
+        yield Mark("small n", f"the 95 % interval of success is wider than ±{100 * SMALL_N:.0f} points")
     if group.method != BASELINE and not pairs:
         yield Mark("unpaired", f"no {BASELINE} episode on these cells, so nothing to compare with")
     elif pairs and len(pairs) < len(group.done):
         yield Mark("part paired", f"compared on the {len(pairs)} of {len(group.done)} cells that {BASELINE} ran too")
     if contention > SHARED_CORE:
-        yield Mark("core shared", f"wall time is {contention:.2f} x processor time: latency was not measured alone")
+        yield Mark("core shared", f"wall time is {contention:.2f} × processor time: latency was not measured alone")
     elif math.isnan(contention) and any(row.rounds for row in group.done.values()):
         yield Mark("latency unknown", "no policy call after warm-up with a processor time")
     if pairs and all(a.trajectory_hash == b.trajectory_hash for a, b in pairs):
@@ -232,8 +241,9 @@ def to_json(rows: list[Row]) -> list[dict[str, Any]]:
 def _plain(value: Any) -> Any:
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return _plain(value._asdict())
+    named = getattr(value, "_asdict", None)
+    if named is not None:
+        return _plain(named())
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):

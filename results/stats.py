@@ -194,8 +194,8 @@ def per_action(durations: ArrayLike, executed: ArrayLike) -> float:
         durations: [n], by policy call.
         executed: int [n], actions of its chunk that were executed.
     """
-    actions = np.sum(executed, dtype=float)
-    return float(np.sum(durations, dtype=float) / actions) if actions else float("nan")
+    durations, executed = np.asarray(durations, dtype=float), np.asarray(executed, dtype=float)
+    return float(durations.sum() / executed.sum()) if executed.sum() else float("nan")
 
 
 def speed_up(
@@ -211,10 +211,11 @@ def speed_up(
         baseline_durations: [m].
         baseline_executed: int [m].
     """
-    if not np.size(durations) or not np.size(baseline_durations) or not np.sum(durations):
+    durations, baseline_durations = np.asarray(durations, dtype=float), np.asarray(baseline_durations, dtype=float)
+    if not baseline_durations.size or not durations.sum():
         return SpeedUp(np.nan, np.nan)
     return SpeedUp(
-        float(np.mean(baseline_durations) / np.mean(durations)),
+        float(baseline_durations.mean() / durations.mean()),
         per_action(baseline_durations, baseline_executed) / per_action(durations, executed),
     )
 
@@ -251,8 +252,8 @@ def contention(host: ArrayLike, cpu: ArrayLike) -> float:
         host: [n], wall time by policy call.
         cpu: [n], processor time by policy call.
     """
-    busy = np.sum(cpu, dtype=float)
-    return float(np.sum(host, dtype=float) / busy) if busy else float("nan")
+    host, cpu = np.asarray(host, dtype=float), np.asarray(cpu, dtype=float)
+    return float(host.sum() / cpu.sum()) if cpu.sum() else float("nan")
 
 
 def action_error(errors: ArrayLike) -> Error:

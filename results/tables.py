@@ -56,9 +56,9 @@ def _suite_tables(rows: list[Row]) -> tuple[Table, Table]:
     prefix = {id(row): [condition(row).get(name, "any") for name in columns] + [row.method] for row in rows}
     methods = Table(
         title,
-        [*columns, "method", "success", f"vs {BASELINE}", "episodes", "calls", "round ms", "ms/action"]
-        + ["world ms"] * world
-        + ["speed-up", "action error"]
+        [*columns, "method", "success", f"vs {BASELINE}", "n", "calls", "round ms", "ms per\naction"]
+        + ["world\nms"] * world
+        + ["speed-up", "action\nerror"]
         + ["accepted"] * drafts
         + ["marks"],
         [prefix[id(row)] + _method_cells(row, drafts, world) for row in rows],
@@ -85,7 +85,7 @@ def _method_cells(row: Row, drafts: bool, world: bool) -> list[str]:
     cells = [
         _lines(percent(row.success.rate), f"[{100 * row.success.low:.1f}, {100 * row.success.high:.1f}]"),
         "baseline" if row.method == BASELINE else "–",
-        _lines(str(row.success.n), f"+ {row.errors} errors" if row.errors else ""),
+        _lines(str(row.success.n), f"+{row.errors} err." if row.errors else ""),
         _lines(number(row.calls.all, ".1f"), f"{number(row.calls.successful, '.1f')} succ."),
         _lines(f"p50 {milliseconds(row.round_ns.p50)}", f"p90 {milliseconds(row.round_ns.p90)}"),
         milliseconds(row.action_ns),
@@ -103,7 +103,7 @@ def _method_cells(row: Row, drafts: bool, world: bool) -> list[str]:
         cells.append("1" if row.method == BASELINE else "–")
     else:
         cells.append(
-            _lines(f"{number(row.speed_up.action, '.2f')}x action", f"{number(row.speed_up.round, '.2f')}x round")
+            _lines(f"{number(row.speed_up.action, '.2f')}× action", f"{number(row.speed_up.round, '.2f')}× round")
         )
     cells.append(number(row.action_error.mean, ".2g"))
     if drafts:
@@ -116,13 +116,23 @@ def _lines(first: str, second: str) -> str:
 
 
 def _notes(rows: list[Row], prefix: dict[int, list[str]]) -> list[str]:
-    """Marks in full, each once with the rows that carry it; those of the runs first."""
-    notes: dict[str, list[str]] = {}
+    """Marks of the runs, then those of the rows: each badge once, with its sentences and the rows they are about."""
+    badges: dict[str, dict[str, list[str]]] = {}
     for row in rows:
         for mark in row.marks:
-            notes.setdefault(f"{mark.badge}: {mark.text}", []).append(" ".join(prefix[id(row)]))
+            badges.setdefault(mark.badge, {}).setdefault(mark.text, []).append(" ".join(prefix[id(row)]))
     runs = dict.fromkeys(mark for row in rows for mark in row.run_marks)
-    return [*runs, *(f"{note} ({', '.join(names)})" for note, names in notes.items())]
+    told = {
+        badge: "; ".join(f"{text} ({_listed(names, len(rows))})" for text, names in texts.items())
+        for badge, texts in badges.items()
+    }
+    return [*runs, *(f"{badge}: {text}" for badge, text in told.items())]
+
+
+def _listed(names: list[str], rows: int) -> str:
+    if len(names) == rows > 1:
+        return "all rows"
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def percent(share: float, digits: int = 1) -> str:
@@ -156,7 +166,10 @@ def markdown(rows: list[Row]) -> str:
     parts = []
     for pair in tables(rows):
         for table in pair:
-            cells = [[cell.replace("\n", " ").replace("|", "\\|") for cell in line] for line in table.cells]
-            body = tabulate(cells, table.columns, tablefmt="pipe", disable_numparse=True)
+            columns, *cells = [
+                [cell.replace("|", "\\|").replace("\n", "<br>") for cell in line]
+                for line in (table.columns, *table.cells)
+            ]
+            body = tabulate(cells, columns, tablefmt="pipe", disable_numparse=True)
             parts.append("\n\n".join([f"### {table.title}", body, "\n".join(f"- {note}" for note in table.notes)]))
     return "\n\n".join(parts) + "\n"

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
 from replan.results import EpisodeRow, RoundRow, Run, Store
 
 MS = 1_000_000

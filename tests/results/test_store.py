@@ -10,7 +10,6 @@ import sys
 
 import numpy as np
 import pytest
-
 from replan.results import EpisodeRow, Store, StoreError
 from replan.results.store import (
     FILE,

@@ -1,0 +1,157 @@
+"""One self-contained HTML page from stores: what was run, the leaderboard, plots, and every cell that flipped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from . import plots, stats
+from .groups import BASELINE, Group, groups
+from .leaderboard import SHARED_CORE, SMALL_N, Row, rows_of
+from .schema import Run
+from .store import Store
+from .tables import condition, milliseconds, number, tables, varying
+
+MANY = 12  # rows above which single rows get no plot line and no card of their own
+
+
+def render(stores: Iterable[Store], title: str = "Leaderboard") -> str:
+    """The page. It loads nothing, so it can be mailed, committed and opened offline.
+
+    Args:
+        stores: The runs to show.
+        title: Heading of the page.
+
+    Raises:
+        ManifestMismatch: The runs must not be compared (see :mod:`.groups`).
+        CheckpointMismatch: A policy name stands for different weights.
+    """
+    stores = list(stores)
+    gathered = groups(stores)
+    rows = rows_of(gathered)
+    colours = plots.palette(row.method for row in rows)
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    suites = []
+    for main, rounds in tables(rows):
+        name = rows[sum(len(suite["rows"]) for suite in suites)].suite
+        of_suite = [row for row in rows if row.suite == name]
+        suites.append(
+            {
+                "name": name,
+                "condition": main.title.removeprefix(name).removeprefix(", "),
+                "rows": of_suite,
+                "table": main,
+                "rounds": rounds,
+                "cards": _cards(of_suite, colours) if len(of_suite) <= MANY else [],
+                "figures": _figures(of_suite, [group for group in gathered if group.suite == name], colours),
+                "labels": _labels(of_suite),
+            }
+        )
+    return environment.get_template("report.html.j2").render(
+        title=title,
+        suites=suites,
+        rows=rows,
+        baseline=BASELINE,
+        runs=[_provenance(store) for store in stores],
+        run_marks=list(dict.fromkeys(mark for store in stores for run in store.runs for mark in run.marks)),
+        rules={
+            "small_n": f"{100 * SMALL_N:.0f}",
+            "shared_core": f"{SHARED_CORE:g}",
+            "minimum": {q: stats.minimum_samples(q) for q in (50, 90, 99)},
+        },
+    )
+
+
+def _labels(rows: list[Row]) -> list[str]:
+    """A name for each row: its method, and of its condition what differs between the rows."""
+    names = varying(rows)
+    return [" · ".join([row.method, *(f"{name} {condition(row).get(name, 'any')}" for name in names)]) for row in rows]
+
+
+def _cards(rows: list[Row], colours: dict[str, str]) -> list[dict[str, Any]]:
+    """The comparison of each method in two lines."""
+    cards = []
+    for row, label in zip(rows, _labels(rows), strict=True):
+        if row.paired is None or row.speed_up is None:
+            continue
+        difference = (
+            f"{100 * row.paired.difference:+.1f} points "
+            f"[{100 * row.paired.low:+.1f}, {100 * row.paired.high:+.1f}] on {row.paired.n} shared cells"
+        )
+        cards.append(
+            {
+                "label": label,
+                "colour": f"var({plots.VARIABLES[colours[row.method]]})",
+                "speed_up": number(row.speed_up.action, ".2f"),
+                "latency": f"{milliseconds(row.action_ns)} ms per action",
+                "difference": difference,
+                "active": row.active,
+            }
+        )
+    return cards
+
+
+def _figures(rows: list[Row], gathered: list[Group], colours: dict[str, str]) -> list[dict[str, Any]]:
+    """Title, caption and drawing of each plot that the rows support."""
+    found = []
+    for setting in _swept(rows):
+        having = [row for row in rows if setting in row.settings]
+        rest = [name for name in varying(having) if name != setting]
+
+        def line_of(row: Row, rest: list[str] = rest) -> tuple[str, str]:
+            return row.method, ", ".join(condition(row).get(name, "any") for name in rest)
+
+        caption = "Bars are 95 % intervals, drawn a little apart so that they do not hide each other."
+        found.append((f"Success against {setting}", caption, plots.sweep(having, setting, line_of, colours)))
+    if len(rows) <= MANY and any(row.success.n for row in rows):
+        caption = (
+            f"Wilson intervals. The grey band is {BASELINE}'s. Overlap of two intervals proves nothing: see vs dense."
+        )
+        found.append(("Success", caption, plots.success(rows, _labels(rows), colours)))
+    for policy in dict.fromkeys(row.policy for row in rows):
+        which = f", {policy}" if len({row.policy for row in rows}) > 1 else ""
+        of_policy = [group for group in gathered if group.policy == policy]
+        caption = (
+            "Wall time in the worker without warm-up; each histogram is scaled to its own peak, ticks are medians, "
+        )
+        caption += "the share of these calls stands at the right. All episodes, failed ones too."
+        found.append((f"Latency by route{which}", caption, plots.latency(of_policy, colours)))
+        caption = "Up and right is better. Bars are 95 % intervals; differences inside them are not established. A "
+        caption += "dashed line, where all points share one condition, joins the methods that no other beats in both."
+        drawing = plots.tradeoff([row for row in rows if row.policy == policy], colours)
+        found.append((f"Success against speed-up{which}", caption, drawing))
+        caption = (
+            f"Distance of a call's actions to what {BASELINE} would have done with the same observation and noise. "
+        )
+        caption += "Further up and left is closer; the last percent is cut off."
+        found.append((f"Action error{which}", caption, plots.action_error(of_policy, colours)))
+    return [{"title": title, "caption": caption, "svg": Markup(svg)} for title, caption, svg in found if svg]
+
+
+def _swept(rows: list[Row]) -> list[str]:
+    """Numeric settings of which the rows hold several values."""
+    values: dict[str, set[float]] = {}
+    for row in rows:
+        for name, value in row.settings.items():
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+                values.setdefault(name, set()).add(float(value))
+    return [name for name, found in values.items() if len(found) > 1]
+
+
+def _provenance(store: Store) -> dict[str, Any]:
+    return {"directory": store.path.parent.name, "run": store.run, "resumed": [_short(run) for run in store.runs[1:]]}
+
+
+def _short(run: Run) -> str:
+    return f"{run.started} at {run.commit}"

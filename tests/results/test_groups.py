@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import pytest
+
+from replan.results.groups import CheckpointMismatch, ManifestMismatch, groups, natural
+
+
+def test_cells_that_are_not_the_same_episode_are_refused_by_name(written, make):
+    dense = make.episode("dense", 1)
+    flash = make.episode("flash", 1, manifest={**dense.manifest, "step_budget": 280})
+    with pytest.raises(ManifestMismatch, match="step_budget is 200 for dense and 280 for flash") as caught:
+        groups([written(dense, flash)])
+    assert (caught.value.cell, caught.value.field) == (dense.cell, "step_budget")
+
+
+def test_a_field_that_only_one_manifest_has_is_a_difference(written, make):
+    dense = make.episode("dense", 1)
+    flash = make.episode("flash", 1, manifest={**dense.manifest, "fixtures": "abc"})
+    with pytest.raises(ManifestMismatch) as caught:
+        groups([written(dense, flash)])
+    assert caught.value.field == "fixtures"
+
+
+def test_another_first_observation_is_refused(written, make):
+    with pytest.raises(ManifestMismatch) as caught:
+        groups([written(make.episode("dense"), make.episode("flash", observation_hash="other"))])
+    assert caught.value.field == "observation_hash"
+
+
+def test_manifests_are_compared_across_runs(written, make):
+    with pytest.raises(ManifestMismatch):
+        groups([written(make.episode("dense")), written(make.episode("flash", manifest={"init_state": "moved"}))])
+
+
+def test_policies_may_look_at_a_cell_through_other_cameras(written, make):
+    other = make.episode("dense", policy="pi0-full", observation_hash="larger image")
+    assert len(groups([written(make.episode("dense"), other)])) == 2
+
+
+def test_policies_must_still_see_the_same_episode(written, make):
+    other = make.episode("dense", policy="pi0-full", manifest={"init_state": "moved"})
+    with pytest.raises(ManifestMismatch):
+        groups([written(make.episode("dense"), other)])
+
+
+def test_an_episode_that_never_began_has_no_manifest_to_compare(written, make):
+    (dense, flash) = groups([written(make.episode("dense"), make.error("flash"))])
+    assert len(dense.done) == 1 and not flash.done and len(flash.errors) == 1
+
+
+def test_one_policy_name_for_two_sets_of_weights_is_refused(written, make):
+    one, other = written(run=make.run()), written(run=make.run(checkpoints={"pi0-tiny": "beef"}))
+    with pytest.raises(CheckpointMismatch, match="pi0-tiny.*beef and f00d"):
+        groups([one, other])
+
+
+def test_a_measurement_in_two_runs_counts_once_and_the_first_stands(written, make):
+    first, again = make.episode("dense", success=True), make.episode("dense", success=False, trajectory_hash="other")
+    (group,) = groups([written(first), written(again), written(first)])
+    assert list(group.done.values()) == [first]
+    assert (group.repeats, group.contradictions) == (2, 1)
+
+
+def test_a_measurement_in_one_run_stands_for_an_error_in_another(written, make):
+    measured = make.episode("dense")
+    (group,) = groups([written(make.error("dense")), written(measured)])
+    assert list(group.done.values()) == [measured] and not group.errors and group.repeats == 0
+
+
+def test_settings_clock_latency_and_policy_tell_groups_apart(written, make):
+    changes = [{}, {"settings": {"speed": 6.0}}, {"clock": "realtime"}, {"latency": "fixed:9ms"}, {"policy": "other"}]
+    rows = [make.episode("dense", **each) for each in changes]
+    assert len(groups([written(*rows)])) == len(changes)
+
+
+def test_conditions_come_in_natural_order_and_the_baseline_first(written, make):
+    rows = [
+        make.episode(method, latency=latency, settings={"speed": speed})
+        for method in ("dp_cache", "dense")
+        for latency in ("fixed:100ms", "fixed:20ms")
+        for speed in (10.0, 6.0)
+    ]
+    found = [(group.latency, group.settings["speed"], group.method) for group in groups([written(*rows)])]
+    assert found == [
+        (latency, speed, method)
+        for latency in ("fixed:20ms", "fixed:100ms")
+        for speed in (6.0, 10.0)
+        for method in ("dense", "dp_cache")
+    ]
+
+
+def test_natural_order_compares_numbers_as_numbers():
+    assert sorted(["a10", "b1", "a9.5", "a9"], key=natural) == ["a9", "a9.5", "a10", "b1"]
+    assert sorted(["9ms", "zero", "10ms"], key=natural) == ["9ms", "10ms", "zero"]
