@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-
 from replan.results.groups import CheckpointMismatch, ManifestMismatch, groups, natural
 
 

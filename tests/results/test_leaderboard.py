@@ -4,7 +4,6 @@ import json
 import math
 
 import pytest
-
 from replan.results.leaderboard import board, to_json
 
 
@@ -58,8 +57,14 @@ def test_pairs_are_formed_by_cell_and_not_by_position(written, make):
 
 
 def test_speed_up_is_taken_on_shared_cells_only(written, make):
-    dense = [make.episode("dense", 0, rounds=(make.round(ms=40),)), make.episode("dense", 1, rounds=(make.round(ms=400),))]
-    flash = [make.episode("flash", 0, rounds=(make.round(ms=10),)), make.episode("flash", 2, rounds=(make.round(ms=1),))]
+    dense = [
+        make.episode("dense", 0, rounds=(make.round(ms=40),)),
+        make.episode("dense", 1, rounds=(make.round(ms=400),)),
+    ]
+    flash = [
+        make.episode("flash", 0, rounds=(make.round(ms=10),)),
+        make.episode("flash", 2, rounds=(make.round(ms=1),)),
+    ]
     _, row = board([written(*dense, *flash)])
     assert row.speed_up.round == 4
     assert "part paired" in badges(row)

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from replan.results import Store
+from replan.results.groups import ManifestMismatch
+from replan.results.leaderboard import board
+from replan.results.plots import _frontier
+from replan.results.report import render
+
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Collects tags, text and figures, and notices tags that close in another order than they opened."""
+
+    def __init__(self, source: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.broken: list[str] = []
+        self.text = ""
+        self.feed(source)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.broken.append(tag)
+
+    def handle_data(self, data):
+        if not self.open or self.open[-1] not in ("style", "script"):
+            self.text += data
+
+    def titles(self) -> list[str]:
+        return [attributes["aria-label"] or "" for tag, attributes in self.tags if tag == "figure"]
+
+
+@pytest.fixture
+def flash_run(written, make):
+    def episodes(method, ms, lost=()):
+        return [
+            make.episode(
+                method,
+                i,
+                i not in lost,
+                rounds=tuple(
+                    make.round(
+                        k, ms=ms + 0.1 * k, route="flash" if method == "flash" and k else "full", action_error=0.1
+                    )
+                    for k in range(4)
+                ),
+            )
+            for i in range(8)
+        ]
+
+    return written(*episodes("dense", 40), *episodes("flash", 10, lost=(5,)), make.error("flash", 9))
+
+
+def test_the_page_shows_what_was_run_and_what_came_out(flash_run):
+    page = Page(render([flash_run], title="My board"))
+    assert not page.broken and not page.open
+    text = re.sub(r"\s+", " ", page.text)
+    for part in (
+        "My board",
+        "16 episodes, 2 methods on conveyor",
+        "Lost by the harness, and counted nowhere: 1",
+        "tiny model trained here",
+        "replan eval --suite conveyor",
+        "abc1234",
+        "one core",
+        "torch 2.13.0",
+        "f00d",
+        "2026-01-02T03:04:05+00:00",
+        "87.5 %",
+        "flash: 1 lost, 0 gained against dense",
+    ):
+        assert part in text, part
+
+
+def test_the_page_loads_nothing(flash_run):
+    source = render([flash_run])
+    assert not re.search(r"https?:|//[a-z]|@import|<script|<link|src=", source)
+    assert all(found.startswith(("'#", '"#', "#")) for found in re.findall(r"url\(([^)]*)", source))
+    assert all(href.startswith("#") for href in re.findall(r'href="([^"]*)"', source))
+
+
+def test_plots_follow_the_page_colours(flash_run):
+    source = render([flash_run])
+    drawings = "".join(re.findall(r"<svg.*?</svg>", source, flags=re.DOTALL))
+    assert "var(--c0)" in drawings and "var(--ink)" in drawings
+    assert not re.search(r"#0[1-5]0[0-9a-f]{3}", drawings)
+    used = set(re.findall(r"var\((--\w+)\)", drawings))
+    light, dark = re.findall(r":root \{(.*?)\}", source, flags=re.DOTALL)
+    for name in used:
+        assert f"{name}:" in light and f"{name}:" in dark
+
+
+def test_figures_appear_where_there_is_something_to_draw(written, make, flash_run):
+    full = Page(render([flash_run])).titles()
+    assert full == ["Success", "Latency by route", "Success against speed-up", "Action error"]
+    assert Page(render([written(make.episode("dense"))])).titles() == ["Success", "Latency by route"]
+    assert Page(render([written(make.episode("dense", rounds=()))])).titles() == ["Success"]
+    assert Page(render([written(make.error("dense"))])).titles() == []
+
+
+def test_a_numeric_setting_with_several_values_is_a_curve(written, make):
+    episodes = [
+        make.episode(method, cell, settings={"speed": speed, "light": "dim"}, latency=latency, clock="realtime")
+        for method in ("dense", "flash")
+        for latency in ("fixed:20ms", "fixed:58ms")
+        for speed in (6.0, 8.0, 10.0, 15.0)
+        for cell in range(2)
+    ]
+    page = Page(render([written(*episodes)]))
+    assert page.titles()[0] == "Success against speed"
+    assert "flash · fixed:58ms" in page.text and "dense · fixed:20ms" in page.text
+    assert "Success" not in page.titles()[1:]  # too many rows for one line each
+    one = Page(render([written(*episodes[:2])])).titles()
+    assert "Success against speed" not in one
+
+
+def test_names_are_escaped(written, make):
+    name = "<b>$x$ & </b>"
+    episodes = [make.episode("dense"), make.episode(name, success=False, outcome="<i>lost")]
+    source = render([written(*episodes)], title="<script>alert(1)</script>")
+    assert "<script" not in source and "<b>$" not in source and "<i>" not in source
+    page = Page(source)
+    assert name in page.text and not page.broken
+
+
+def test_a_method_that_was_not_active_gets_no_clean_figure(written, make):
+    run = make.run(spec={"must_move": {"flash": ["drafts"]}})
+    source = render([written(make.episode("dense"), make.episode("flash"), run=run)])
+    assert 'class="card idle"' in source
+    assert 'class="card idle"' not in render([written(make.episode("dense"), make.episode("flash"))])
+
+
+def test_every_run_is_named_with_its_resumptions(written, make):
+    first, second = written(make.episode("dense")), written(make.episode("flash"), run=make.run(commit="def5678"))
+    Store.start(first.path.parent, make.run(commit="fee1dea", started="2026-02-03")).close()
+    with Store.open(first.path.parent) as resumed:
+        page = Page(render([resumed, second]))
+    assert "abc1234" in page.text and "def5678" in page.text and "2026-02-03 at fee1dea" in page.text
+
+
+def test_an_empty_run_makes_a_page(written):
+    assert "No episode has been measured yet" in render([written()])
+
+
+def test_the_page_is_the_same_each_time(flash_run):
+    assert render([flash_run]) == render([flash_run])
+
+
+def test_the_page_refuses_what_the_board_refuses(written, make):
+    store = written(make.episode("dense"), make.episode("flash", observation_hash="other"))
+    for read in (board, render):
+        with pytest.raises(ManifestMismatch):
+            read([store])
+
+
+def test_the_frontier_keeps_what_nothing_beats():
+    points = [(1.0, 0.9), (2.0, 0.8), (1.5, 0.7), (3.0, 0.8), (0.5, 0.95)]
+    assert _frontier(points) == [(0.5, 0.95), (1.0, 0.9), (3.0, 0.8)]

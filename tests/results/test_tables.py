@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from replan.results.leaderboard import board
+from replan.results.tables import markdown, milliseconds, percent, tables, text
+
+
+def cell(table, row, column):
+    return table.cells[row][table.columns.index(column)]
+
+
+@pytest.fixture
+def rows(written, make):
+    run = make.run(spec={"must_move": {"flash": ["drafts"]}})
+    dense = [make.episode("dense", i, rounds=tuple(make.round(k, ms=40) for k in range(5))) for i in range(10)]
+    flash = [
+        make.episode("flash", i, i > 0, rounds=tuple(make.round(k, ms=10, route="flash") for k in range(2)))
+        for i in range(10)
+    ]
+    return board([written(*dense, *flash, make.error("flash", 10), run=run)])
+
+
+def test_the_table_holds_what_was_measured(rows):
+    ((table, rounds),) = tables(rows)
+    assert table.title == "conveyor, policy pi0-tiny, clock sync, latency zero"
+    assert [cell(table, i, "method") for i in range(2)] == ["dense", "flash"]
+    assert cell(table, 0, "success") == "100.0 %\n[72.2, 100.0]"
+    assert cell(table, 1, "success") == "90.0 %\n[59.6, 98.2]"
+    assert cell(table, 1, "vs dense").startswith("-10.0 (p 1)\n[-")
+    assert cell(table, 1, "n") == "10\n+1 err."
+    assert cell(table, 1, "calls") == "2.0\n2.0 succ."
+    assert cell(table, 1, "round ms") == "p50 10.0\np90 –"
+    assert cell(table, 0, "round ms") == "p50 40.0\np90 40.0"
+    assert cell(table, 1, "ms per\naction") == "1.00"
+    assert cell(table, 1, "speed-up") == "4.00× action\n4.00× round"
+    assert cell(table, 1, "marks").split("\n")[0] == "NOT ACTIVE"
+    assert [rounds.cells[1][rounds.columns.index(name)] for name in ("method", "route", "share", "calls")] == [
+        "flash",
+        "flash",
+        "100 %",
+        "20",
+    ]
+
+
+def test_the_baseline_is_compared_with_nothing(rows):
+    ((table, _),) = tables(rows)
+    assert cell(table, 0, "vs dense") == "baseline" and cell(table, 0, "speed-up") == "1"
+
+
+def test_marks_are_explained_below_and_those_of_the_run_come_first(rows):
+    ((table, _),) = tables(rows)
+    assert table.notes[0] == "tiny model trained here"
+    assert "NOT ACTIVE: drafts should have moved and stayed at 0 in every episode (flash)" in table.notes
+    assert sum(note.startswith("small n") for note in table.notes) == 1
+    assert any(note.startswith("small n") and note.endswith("(all rows)") for note in table.notes)
+
+
+def test_an_unmeasured_method_has_dashes(written, make):
+    ((table, _),) = tables(board([written(make.error("flash"))]))
+    line = dict(zip(table.columns, table.cells[0], strict=True))
+    assert line["success"] == line["vs dense"] == line["speed-up"] == line["ms per\naction"] == "–"
+
+
+def test_what_varies_is_a_column_and_what_does_not_is_in_the_title(written, make):
+    episodes = [make.episode("dense", settings={"speed": speed}) for speed in (15.0, 6.0)]
+    ((table, _),) = tables(board([written(*episodes)]))
+    assert "speed" not in table.title
+    assert table.columns[:2] == ["speed", "method"]
+    assert [line[0] for line in table.cells] == ["6", "15"]
+    ((table, _),) = tables(board([written(episodes[0])]))
+    assert table.title.endswith("speed 15") and table.columns[0] == "method"
+
+
+def test_a_table_for_each_suite(written, make):
+    found = tables(board([written(make.episode("dense"), make.episode("dense", suite="conveyor-hard"))]))
+    assert [main.title.split(",")[0] for main, _ in found] == ["conveyor", "conveyor-hard"]
+
+
+def test_world_latency_and_acceptance_are_shown_where_there_are_any(written, make):
+    (plain, _), *_ = tables(board([written(make.episode("dense"))]))
+    assert "accepted" not in plain.columns and "world\nms" not in plain.columns
+    rounds = (make.round(0, accepted=5, latency_ns=58_000_000),)
+    (shown, _), *_ = tables(board([written(make.episode("flash", rounds=rounds))]))
+    assert cell(shown, 0, "accepted") == "50 %" and cell(shown, 0, "world\nms") == "58.0"
+
+
+def test_text_and_markdown_hold_the_same_cells(rows):
+    plain, marked = text(rows), markdown(rows)
+    for part in ("dense", "flash", "90.0 %", "[59.6, 98.2]", "4.00× action", "NOT ACTIVE", "tiny model trained here"):
+        assert part in plain and part in marked
+    header = next(line for line in marked.splitlines() if line.startswith("| method"))
+    body = next(line for line in marked.splitlines() if line.startswith("| flash"))
+    assert header.count("|") == body.count("|")
+
+
+def test_a_pipe_in_a_name_does_not_break_markdown(written, make):
+    marked = markdown(board([written(make.episode("a|b"))]))
+    assert "a\\|b" in marked
+
+
+def test_an_empty_board_is_empty():
+    assert text([]) == "" and markdown([]).strip() == ""
+
+
+@pytest.mark.parametrize(("ns", "shown"), [(58.04e6, "58.0"), (7.8e6, "7.80"), (123.4e6, "123"), (math.nan, "–")])
+def test_milliseconds_keep_about_three_digits(ns, shown):
+    assert milliseconds(ns) == shown
+
+
+def test_percent_of_nothing_is_a_dash():
+    assert percent(math.nan) == "–" and percent(0.125) == "12.5 %"
