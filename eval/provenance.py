@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..results.schema import Run
+from .cells import HARNESS
 from .runner import crowding
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def make_run(
         started: ISO 8601 time.
     """
     plain: dict[str, Any] = {key: value for key, value in spec.as_plain().items() if key not in FREE_ON_RESUME}
+    plain["harness"] = HARNESS
     plain["latency_identity"] = latency.identity()  # a trace or a profile may change under the same name
     plain["must_move"] = {method: list(bench.must_move(method)) for method in spec.method}
     machine = hardware()

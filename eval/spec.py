@@ -6,7 +6,7 @@ import difflib
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,22 +59,21 @@ class Spec:
     method: tuple[str, ...] = ("dense",)
     episodes: int = 50
     seed: int = 0
-    set: Mapping[str, tuple[Any, ...]] = ()  # type: ignore[assignment]  # becomes {} below
+    set: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     clock: str = "sync"
     latency: str = ""
     workers: int = 1
     timeout: float = 300.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "set", dict(self.set))
+        """Gives the latency its default."""
         if not self.latency:
             object.__setattr__(self, "latency", "zero" if self.clock == "sync" else "measured")
 
     def as_plain(self) -> dict[str, Any]:
         """Returns the specification as JSON values, the form in which a run stores it."""
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()} | {
-            "set": {name: list(values) for name, values in sorted(self.set.items())}
-        }
+        plain = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        return {**plain, "set": {name: list(values) for name, values in self.set.items()}}
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -102,7 +101,7 @@ def make_spec(plain: Mapping[str, Any], suites: Mapping[str, Suite]) -> Spec:
     Raises:
         BadInput: A field, suite, task or setting does not exist, or a value has no meaning.
     """
-    names = [field.name for field in fields(Spec)]
+    names = [each.name for each in fields(Spec)]
     for key in plain:
         if key not in names:
             raise unknown("field", key, names)
