@@ -64,3 +64,15 @@ def test_what_the_environment_calls_success_is_the_success():
     worker, _, jobs = worker_of(episodes=12, set={"speed": "0.2,2"})
     rows = [worker.play(job) for job in jobs]
     assert {(row.success, row.outcome == "success") for row in rows} == {(True, True), (False, False)}
+
+
+def test_trajectory_hash_sees_the_world_and_not_only_the_actions():
+    worker, bench, (job, _) = worker_of()
+    before = worker.play(job)
+    assert worker.play(job).trajectory_hash == before.trajectory_hash
+    world = bench.env.unwrapped
+    state = world.get_state
+    world.get_state = lambda: state() + (1e-12 if world.time_ns == before.sim_ns else 0)  # at the last step alone
+    after = worker.play(job)
+    assert (after.steps, after.success) == (before.steps, before.success)
+    assert after.trajectory_hash != before.trajectory_hash
