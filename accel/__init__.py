@@ -23,7 +23,8 @@ def parse(spec: str) -> list[Method]:
     """Returns the methods that a specification names, with disjoint claims.
 
     Args:
-        spec: Names joined by ``+``, each with options after colons: ``flash:delta=0.1:refresh=4``. Tuples are written with
+        spec: Names joined by ``+``, each with options after colons: ``flash:delta=0.1:refresh=4``. Tuples are written
+            with
             slashes: ``dp_cache:keep=0/1/2``.
 
     Raises:

@@ -22,6 +22,7 @@ from ..results.store import StoreError
 from .commands.board import board
 from .commands.envs import envs
 from .commands.evaluate import evaluate
+from .commands.training import collect, train, train_draft
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -29,7 +30,7 @@ def replan() -> None:
     """Make the replanning round of vision-language-action robots fast, and measure what that costs."""
 
 
-for command in (evaluate, board, envs):
+for command in (evaluate, board, envs, collect, train, train_draft):
     replan.add_command(command)
 
 

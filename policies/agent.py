@@ -66,7 +66,7 @@ class ChunkAgent:
         return {name: value for method in self.methods for name, value in method.counters().items()}
 
     def dense_error(self) -> float:
-        """Returns the RMS distance of the last call's executable actions to the dense policy's, same observation and noise.
+        """Returns the RMS distance of the last call's executable actions to the dense policy's under the same noise.
 
         Measured in the policy's normalised action space, over the continuous channels. Runs the dense policy once more.
         """

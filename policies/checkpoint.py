@@ -76,7 +76,7 @@ def load_weights(path: Path, module: nn.Module) -> None:
     """
     wanted = module.state_dict()
     with safe_open(path, "pt") as file:
-        found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+        found = {name: file.get_tensor(name) for name in file.keys()}
     load_strictly(found, wanted, path)
     module.load_state_dict({name: tensor.to(wanted[name].dtype) for name, tensor in found.items()})
 
@@ -96,7 +96,9 @@ def load_strictly(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor
 
 
 def _few(what: str, names: list[str]) -> str:
-    return f"{len(names)} {what} keys" + (f" ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})" if names else "")
+    return f"{len(names)} {what} keys" + (
+        f" ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})" if names else ""
+    )
 
 
 def from_plain(kind: type[_T], values: dict[str, Any]) -> _T:

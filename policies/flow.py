@@ -37,7 +37,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class FlowSpec:
-    """Linear interpolation paths between noise and action, ``x = (1 - s) * noise + s * action`` with progress s in [0, 1].
+    """Linear paths ``x = (1 - s) * noise + s * action`` between noise and action, with progress s in [0, 1].
 
     Attributes:
         noise_time: The model's time at pure noise, 1 (openpi) or 0 (GR00T); the action lies at ``1 - noise_time``.

@@ -1,7 +1,7 @@
 """pi0: a PaliGemma prefix and a flow-matching action expert that attends to its keys and values, layer by layer.
 
-Inference in three stages that methods hook into: ``encode`` (images and text to prefix embeddings), ``prefill`` (prefix to
-per-layer keys and values), ``step`` (one evaluation of the velocity field). Everything exact that saves work is on:
+Inference in three stages that methods hook into: ``encode`` (images and text to prefix embeddings), ``prefill`` (prefix
+to per-layer keys and values), ``step`` (one evaluation of the velocity field). Everything exact that saves work is on:
 
 * masked prefix tokens are dropped where a whole batch masks them;
 * the last VLM layer computes keys and values only;
@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -150,7 +151,7 @@ class Context:
     mask: Tensor | None = None
 
     def expand(self, branches: int) -> Context:
-        """Returns the context repeated ``branches`` times along the batch, branch-major; free of copies where B is 1."""
+        """Returns the context repeated ``branches`` times, branch-major; free of copies where B is 1."""
 
         def widen(x: Tensor) -> Tensor:
             return x.expand(branches, *x.shape[1:]) if len(x) == 1 else x.repeat(branches, *[1] * (x.ndim - 1))
@@ -222,7 +223,7 @@ class GemmaLayer(nn.Module):
         # One key-value head: fold the query heads into rows, so no key is copied.
         q = q.transpose(1, 2).reshape(batch, 1, heads * length, dim)
         if mask is not None:
-            mask = mask.expand(batch, length, -1).repeat(1, heads, 1).unsqueeze(1)
+            mask = (mask if mask.shape[1] == 1 else mask.repeat(1, heads, 1)).unsqueeze(1)
         mixed = F.scaled_dot_product_attention(q, k.unsqueeze(1), v.unsqueeze(1), attn_mask=mask)
         return x + self.out(mixed.view(batch, heads, length, dim).transpose(1, 2).flatten(2))
 
@@ -300,8 +301,8 @@ class Pi0(nn.Module):
         self.time_out = nn.Linear(config.expert_width, config.expert_width)
         self.action_out = nn.Linear(config.expert_width, config.action_dim)
 
-    def encode(self, inputs: Inputs) -> Prefix:
-        """Embeds views and text; tokens that every row masks are dropped, which is exact."""
+    def encode(self, inputs: Inputs, drop: bool = True) -> Prefix:
+        """Embeds views and text; drops (exactly) the tokens that every row masks, unless ``drop`` is False."""
         batch, views = inputs.images.shape[:2]
         visual = self.vision(inputs.images.flatten(0, 1)).unflatten(0, (batch, views)).flatten(1, 2)
         text = self.embed(inputs.tokens) * math.sqrt(self.config.width)
@@ -310,7 +311,7 @@ class Pi0(nn.Module):
         mask = torch.cat([seen.repeat_interleave(self.config.tokens_per_view, 1), inputs.token_mask], 1)
         if mask.all():
             return Prefix(embeddings, None, visual.shape[1])
-        used = mask.any(0)
+        used = mask.any(0) if drop else torch.ones_like(mask[0])
         mask, kept = mask[:, used], int(used[: visual.shape[1]].sum())
         return Prefix(embeddings[:, used], None if mask.all() else mask, kept)
 
@@ -326,7 +327,7 @@ class Pi0(nn.Module):
             end, rows = mask.sum(1), mask[:, None, :]
         rope = rope_table(positions, self.config.head_dim, x.dtype)
         keys, values = [], []
-        for number, layer in enumerate(self.vlm):
+        for number, layer in enumerate(_layers(self.vlm)):
             if number == self.config.depth - 1:
                 k, v = layer.keys_values(x, rope)
             else:
@@ -364,9 +365,7 @@ class Pi0(nn.Module):
         hidden, _, _ = self._expert(hidden, context, ffn, keep=False)
         return self.action_out(self.expert_norm(hidden)).float()
 
-    def _expert(
-        self, x: Tensor, context: Context, ffn: FFN, keep: bool
-    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    def _expert(self, x: Tensor, context: Context, ffn: FFN, keep: bool) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """Runs the expert over new tokens that see the context and each other."""
         batch, length, _ = x.shape
         positions = context.position[:, None] + torch.arange(length, device=x.device)
@@ -375,7 +374,7 @@ class Pi0(nn.Module):
         if context.mask is not None:
             rows = F.pad(context.mask, (0, length), value=True)[:, None, :]
         keys, values = [], []
-        for number, layer in enumerate(self.expert):
+        for number, layer in enumerate(_layers(self.expert)):
             q, k, v = layer.project(x, rope)
             k, v = torch.cat([context.keys[number], k], 1), torch.cat([context.values[number], v], 1)
             if keep:
@@ -386,6 +385,10 @@ class Pi0(nn.Module):
             x = layer.attend(x, q, k, v, rows)
             x = x + ffn(number, layer.ffn_norm(x), layer.ffn)
         return x, keys, values
+
+
+def _layers(stack: nn.ModuleList) -> list[GemmaLayer]:
+    return cast("list[GemmaLayer]", list(stack))
 
 
 def rope_table(positions: Tensor, head_dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

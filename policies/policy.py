@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import time  # noqa: TID251 - measuring is this file's job
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -52,7 +52,7 @@ def policy_path(name: str | Path) -> Path:
     if Path(name).is_file():
         return Path(name)
     raise checkpoint.CheckpointError(
-        f"unknown policy {str(name)!r}: bundled are {', '.join(bundled_policies()) or 'none'}, and there is no such file"
+        f"unknown policy {str(name)!r}: no such file, and bundled are {', '.join(bundled_policies()) or 'none'}"
     )
 
 
@@ -83,7 +83,8 @@ class Proposal:
 
     Attributes:
         chunk: [1, H, A], normalised.
-        length: Leading actions that may be executed; 0 turns the offer into a fallback to the full path in this very round.
+        length: Leading actions that may be executed; 0 turns the offer into a fallback to the full path in this very
+            round.
     """
 
     chunk: Tensor
@@ -133,7 +134,8 @@ class Round:
     """What a policy call came to.
 
     Attributes:
-        route: ``full``, ``flash`` (the draft was accepted) or ``fallback`` (a draft was tried, and the full path ran after it).
+        route: ``full``, ``flash`` (the draft was accepted) or ``fallback`` (a draft was tried, and the full path ran
+            after it).
         actions: [n, A] float32 in the environment's convention, to be executed before the next call; n <= window.
         window: Replan window in actions.
         accepted: Accepted prefix of the draft in actions; None where none was tried.

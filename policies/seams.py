@@ -36,7 +36,7 @@ class Method:
     Attributes:
         name: What users write in ``--method``.
         claims: Seams whose arithmetic the method replaces.
-        must_move: Counters of which at least one has to be above zero over a run; otherwise the method did nothing and
+        must_move: Counters each of which has to be above zero over a run; otherwise the method did nothing and
             its row is marked NOT ACTIVE.
     """
 

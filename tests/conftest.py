@@ -1,5 +1,65 @@
-"""What every test may rely on: what the command line sets before MuJoCo and the numeric libraries are imported."""
+"""What every test may rely on: the command line's defaults, and a random tiny policy loaded as users load theirs."""
 
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
 from replan.eval.cli import set_defaults
+from replan.policies import checkpoint
+from replan.policies.pi0 import TINY, Pi0
+from replan.policies.policy import load_policy
+from replan.policies.processor import Processor
 
-set_defaults()
+set_defaults()  # before MuJoCo is imported
+
+CONFIG = replace(TINY, vision_depth=1, depth=3, width=64, mlp=96, expert_width=48, expert_mlp=96)
+PROCESSOR = Processor(
+    cameras=("third", "wrist"),
+    image_size=64,
+    words=("<pad>", "bin", "blue", "dog", "hairbrush", "in", "put", "red", "the", "toy"),
+    max_tokens=8,
+    state_mean=(0.1,) * 11,
+    state_std=(2.0,) * 11,
+    action_mean=(0.0, 0.1, -0.1, 0.0, 0.0, 0.0, -0.2),
+    action_std=(0.5, 0.4, 0.3, 1.0, 1.0, 0.2, 0.9),
+    gripper=6,
+    replan=10,
+)
+
+
+def write_random_policy(path: Path, seed: int = 0) -> Path:
+    """Every parameter is drawn, so that nothing hides behind a zero or a one."""
+    model, generator = Pi0(CONFIG), torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            scale = 1.2 * parameter[0].numel() ** -0.5 if parameter.ndim > 1 else 0.3
+            parameter.normal_(0, scale, generator=generator)
+    header = checkpoint.Header("pi0", asdict(CONFIG), asdict(PROCESSOR), {"marks": ["random weights"]})
+    checkpoint.save(path, header, model, torch.float32)
+    return path
+
+
+@pytest.fixture(scope="session")
+def policy_file(tmp_path_factory):
+    return write_random_policy(tmp_path_factory.mktemp("policy") / "random.safetensors")
+
+
+@pytest.fixture(scope="session")
+def policy(policy_file):
+    torch.set_num_threads(1)
+    return load_policy(policy_file)
+
+
+@pytest.fixture
+def observation():
+    rng = np.random.default_rng(0)
+    return {
+        "third": rng.integers(0, 256, (64, 64, 3), np.uint8),
+        "wrist": rng.integers(0, 256, (64, 64, 3), np.uint8),
+        "state": rng.normal(size=11).astype(np.float32),
+        "instruction": "put the hairbrush in the red bin",
+    }

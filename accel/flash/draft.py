@@ -91,7 +91,9 @@ def load_draft(path: Path, config: Pi0Config, policy: Path) -> Draft:
     if header.kind != KIND:
         raise checkpoint.CheckpointError(f"{path} holds a {header.kind!r}, not a FLASH draft")
     if header.card.get("policy_sha256") != checkpoint.file_hash(policy):
-        raise checkpoint.CheckpointError(f"the draft {path} was trained for other weights than {policy}: replan train-draft")
+        raise checkpoint.CheckpointError(
+            f"the draft {path} was trained for other weights than {policy}: replan train-draft"
+        )
     draft = Draft(config)
     checkpoint.load_weights(path, draft)
     return draft.requires_grad_(False).eval()

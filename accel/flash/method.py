@@ -35,10 +35,11 @@ class Flash(Method):
         refresh: A full round after so many flash rounds (the paper's PF); 0 means never for this reason.
         gripper: Whether a gripper switch in the window sends the round to the full path.
         max_age: Control steps after which the reused context is too old; 0 means no cap. Not in the paper.
-        image_change: Relative change of a view's mean token since the last full round above which the context is not reused; 0
-            switches the test off. Not in the paper: verification against a stale context cannot see a camera fail.
-        reject: ``now`` runs the full path in the round that rejects (the paper); ``next`` executes the first action of the draft and
-            runs it in the next round (the authors' public code).
+        image_change: Relative change of a view's mean token since the last full round above which the context is not
+            reused; 0 switches the test off. Not in the paper: verification against a stale context cannot see a camera
+            fail.
+        reject: ``now`` runs the full path in the round that rejects (the paper); ``next`` executes the first action of
+            the draft and runs it in the next round (the authors' public code).
 
     Raises:
         ValueError: An option is out of range.
@@ -64,7 +65,9 @@ class Flash(Method):
         if not tau or not all(0 <= point < 1 for point in tau):
             raise ValueError(f"tau must be points in [0, 1), got {tau}")
         if refresh < 0 or max_age < 0 or image_change < 0:
-            raise ValueError(f"refresh, max_age and image_change must be at least 0, got {refresh}, {max_age}, {image_change}")
+            raise ValueError(
+                f"refresh, max_age and image_change must be at least 0, got {refresh}, {max_age}, {image_change}"
+            )
         if reject not in ("now", "next"):
             raise ValueError(f"reject must be 'now' or 'next', got {reject!r}")
         self.delta, self.tau, self.refresh, self.gripper = delta, tau, refresh, gripper
@@ -76,7 +79,9 @@ class Flash(Method):
         """Loads the draft that lies beside the policy."""
         self._policy = policy
         weight = policy.model.action_in.weight
-        self.draft = load_draft(draft_path(policy.path), policy.model.config, policy.path).to(weight.device, weight.dtype)
+        self.draft = load_draft(draft_path(policy.path), policy.model.config, policy.path).to(
+            weight.device, weight.dtype
+        )
 
     def begin(self) -> None:
         """Forgets context and counters."""
@@ -171,7 +176,9 @@ class Flash(Method):
         """Whether the gripper changes inside the window, or against the last command, in the draft or any branch."""
         channel = self._policy.processor.gripper
         closed = torch.cat([chunk, verdict.endpoints])[:, : call.window, channel] > 0
-        first = closed[:1, :1] if call.last_gripper is None else torch.tensor(call.last_gripper > 0, device=closed.device)
+        first = (
+            closed[:1, :1] if call.last_gripper is None else torch.tensor(call.last_gripper > 0, device=closed.device)
+        )
         return bool((closed != first).any())
 
 

@@ -23,16 +23,19 @@ _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz ")
 class ConveyorSorting(gymnasium.Env[dict[str, Any], np.ndarray]):
     """Pick the named object off the belt and put it into the named bin.
 
-    After the real-world task of Realtime-VLA FLASH (section 4.3). The arm is position controlled at 20 Hz on a physics of
-    2 ms ticks. The belt keeps moving while the policy thinks if the caller says so (:meth:`hold`, or the ``RealTime`` wrapper).
+    After the real-world task of Realtime-VLA FLASH (section 4.3). The arm is position controlled at 20 Hz on a physics
+    of 2 ms ticks. The belt keeps moving while the policy thinks if the caller says so (:meth:`hold`, or the
+    ``RealTime`` wrapper).
 
-    Observation: ``third`` and ``wrist`` uint8 [image_size, image_size, 3]; ``state`` float32 [11] = tool target xyz, tool
+    Observation: ``third`` and ``wrist`` uint8 [image_size, image_size, 3]; ``state`` float32 [11] = tool target xyz,
+        tool
     xyz, sin and cos of the tool yaw, distance of the fingers (all metres), last gripper command, belt speed (m/s);
-    ``instruction``, a sentence. Action: float32 [7] in [-1, 1] = translation (1 is 30 mm), rotation vector (1 is 0.2 rad) in the
-    world frame, gripper (-1 open, +1 closed). The reward is 1 on success and 0 before.
+    ``instruction``, a sentence. Action: float32 [7] in [-1, 1] = translation (1 is 30 mm), rotation vector (1 is 0.2
+    rad) in the world frame, gripper (-1 open, +1 closed). The reward is 1 on success and 0 before.
 
     Args:
-        distractor: The other object travels on the belt too, and objects have several valid grasps (the ``hard`` variant).
+        distractor: The other object travels on the belt too, and objects have several valid grasps (the ``hard``
+            variant).
         speed: Belt speed in m/min; None draws it from 6 to 15 with the cell.
         image_size: Side of both images in pixels.
         render_mode: ``rgb_array``, or None.
@@ -159,7 +162,7 @@ class ConveyorSorting(gymnasium.Env[dict[str, Any], np.ndarray]):
         return self._running.state()
 
     def expert_chunk(self, horizon: int) -> np.ndarray:
-        """Returns the actions [horizon, 7] that the scripted expert, which sees the simulator's state, would take from here."""
+        """Returns the actions [horizon, 7] that the scripted expert would take from here; it sees the true state."""
         physics, drawn = self._running, self._draw
         view = View(
             target_position=physics.target_position.copy(),
@@ -227,4 +230,6 @@ class ConveyorSorting(gymnasium.Env[dict[str, Any], np.ndarray]):
 @functools.lru_cache(maxsize=8)
 def _fixtures(objects: tuple[str, ...]) -> str:
     model = build_model(objects)
-    return rules.digest(model.body_pos, model.body_quat, model.geom_size, model.geom_pos, model.cam_pos, model.dof_damping)
+    return rules.digest(
+        model.body_pos, model.body_quat, model.geom_size, model.geom_pos, model.cam_pos, model.dof_damping
+    )

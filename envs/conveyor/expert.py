@@ -46,7 +46,7 @@ class View:
 
 
 def plan(view: View, horizon: int) -> np.ndarray:
-    """Returns the chunk [horizon, 7] that the expert would execute from here, in the environment's action convention."""
+    """Returns the chunk [horizon, 7] that the expert would execute from here, as the environment takes it."""
     mind = _MentalModel(view)
     return np.stack([mind.step() for _ in range(horizon)])
 

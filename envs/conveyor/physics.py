@@ -1,8 +1,8 @@
 """The conveyor cell in raw MuJoCo: UR5e, two-finger gripper, a moving belt, two bins and the objects on the belt.
 
 The belt is one long box on a slide joint whose velocity is written before every tick, so objects are carried by
-friction alone. A mocap belt does not carry them (no velocity in the contact frame), and a velocity actuator starts late and sags
-under load (docs/conveyor.md has the measurements).
+friction alone. A mocap belt does not carry them (no velocity in the contact frame), and a velocity actuator starts late
+and sags under load (docs/conveyor.md has the measurements).
 """
 
 from __future__ import annotations
@@ -124,9 +124,7 @@ def _bin_xml(name: str) -> str:
             (0, -BIN_HALF, BIN_HALF, wall),
         )
     )
-    floor = (
-        f'<geom class="static" type="box" size="{BIN_HALF} {BIN_HALF} {wall}" pos="0 0 {wall}" rgba="{colour}"/>'
-    )
+    floor = f'<geom class="static" type="box" size="{BIN_HALF} {BIN_HALF} {wall}" pos="0 0 {wall}" rgba="{colour}"/>'
     return f'<body name="bin_{name}" pos="{x} {y} 0">{floor}{walls}</body>'
 
 
@@ -204,8 +202,8 @@ def _rotation_matrix(vector: np.ndarray) -> np.ndarray:
 class ConveyorPhysics:
     """State and motion of the cell: no task, no reward, no cameras.
 
-    The tool is driven by integrating delta poses into a target pose that damped least-squares inverse kinematics turns into
-    joint targets for stiff position servos. The tool follows its target about 48 ms late.
+    The tool is driven by integrating delta poses into a target pose that damped least-squares inverse kinematics turns
+    into joint targets for stiff position servos. The tool follows its target about 48 ms late.
 
     Args:
         objects: Objects on the belt.
@@ -267,7 +265,8 @@ class ConveyorPhysics:
         """Executes one 50 ms control step.
 
         Args:
-            action: [7] in [-1, 1]: translation, rotation vector (both in the world frame), gripper (-1 open, +1 closed).
+            action: [7] in [-1, 1]: translation, rotation vector (both in the world frame), gripper (-1 open, +1
+                closed).
         """
         position = self.target_position + action[:3] * TRANSLATION
         self.target_position = np.clip(position, TOOL_LOW, TOOL_HIGH)

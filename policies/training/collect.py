@@ -1,9 +1,10 @@
 """Demonstrations: an expert that labels every state, driven off its own path on purpose.
 
-Noise, shoves and random latencies take the arm where a policy's errors will take it (DART); with a policy at the wheel the
-same loop is DAgger. Either way the label of a frame is the expert's chunk from that very state.
+Noise, shoves and random latencies take the arm where a policy's errors will take it (DART); with a policy at the wheel
+the same loop is DAgger. Either way the label of a frame is the expert's chunk from that very state.
 
-The environment is reached by name through Gymnasium and must offer ``unwrapped.expert_chunk(horizon)``; nothing here knows it.
+The environment is reached by name through Gymnasium and must offer ``unwrapped.expert_chunk(horizon)``; nothing here
+knows it.
 """
 
 from __future__ import annotations
@@ -112,7 +113,8 @@ def collect_parallel(
     folders = [out / f"part{worker}" for worker in range(workers)]
     jobs = [
         context.Process(
-            target=collect, args=(env_id, folder, episodes // workers, seed * workers + worker, horizon, cameras, policy)
+            target=collect,
+            args=(env_id, folder, episodes // workers, seed * workers + worker, horizon, cameras, policy),
         )
         for worker, folder in enumerate(folders)
     ]

@@ -1,7 +1,7 @@
 """Flow-matching behaviour cloning in two single-thread processes, which on two cores beat one process with two threads.
 
-Resumable: the whole training state is written to ``state.pt`` in the run folder (it never leaves the machine and is read back
-with ``weights_only``); what is shipped is a safetensors checkpoint of the averaged weights.
+Resumable: the whole training state is written to ``state.pt`` in the run folder (it never leaves the machine and is
+read back with ``weights_only``); what is shipped is a safetensors checkpoint of the averaged weights.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as multiprocessing
 from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
 from tqdm import tqdm
 
 from .. import checkpoint
@@ -145,10 +145,12 @@ def train(folders: list[Path], out: Path, recipe: Recipe, start: Path | None = N
         workers: Processes.
     """
     out.mkdir(parents=True, exist_ok=True)
-    (out / "recipe.json").write_text(json.dumps({**asdict(recipe), "data": [str(folder) for folder in folders]}, indent=1))
+    (out / "recipe.json").write_text(
+        json.dumps({**asdict(recipe), "data": [str(folder) for folder in folders]}, indent=1)
+    )
     rendezvous = out / "rendezvous"
     rendezvous.unlink(missing_ok=True)
-    multiprocessing.spawn(_work, (workers, rendezvous, folders, out, recipe, start), nprocs=workers)
+    spawn(_work, (workers, rendezvous, folders, out, recipe, start), nprocs=workers)
 
 
 def _work(
@@ -235,7 +237,7 @@ def _keep(
     processor: Processor,
     recipe: Recipe,
 ) -> None:
-    """Writes the training state and the checkpoint, each through a temporary file: a kill leaves the last ones whole."""
+    """Writes training state and checkpoint through temporary files: a kill leaves the last ones whole."""
     state = {"model": model.state_dict(), "averaged": averaged, "optimizer": optimizer.state_dict(), "step": step}
     torch.save(state, out / "state.tmp")
     os.replace(out / "state.tmp", out / "state.pt")

@@ -1,0 +1,94 @@
+"""``replan collect``, ``train`` and ``train-draft``: from a scripted expert to a policy with its draft."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..spec import BadInput, unknown
+from . import json_option
+
+
+@click.command()
+@click.option("--suite", required=True, metavar="NAME", help="Suite; `replan envs` lists them.")
+@click.option("--episodes", type=click.IntRange(min=1), default=1100, show_default=True)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Recordings of two seeds share no cell."
+)
+@click.option("--policy", metavar="NAME|PATH", help="Let this policy drive while the expert labels (DAgger).")
+@click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True)
+@click.option("--out", required=True, metavar="DIR")
+@json_option
+def collect(suite: str, episodes: int, seed: int, policy: str | None, workers: int, out: str) -> dict[str, Any]:
+    """Record episodes that the suite's expert labels, for training."""
+    from ...envs import SUITES
+    from ...policies.pi0 import TINY
+    from ...policies.policy import policy_path
+    from ...policies.training.collect import collect_parallel
+
+    if suite not in SUITES:
+        raise unknown("suite", suite, SUITES)
+    env_id = f"replan.envs:{SUITES[suite].env_id}"
+    driver = policy_path(policy) if policy else None
+    if episodes < workers:
+        raise BadInput(f"{episodes} episodes cannot be shared by {workers} workers")
+    folders = collect_parallel(env_id, Path(out), episodes, seed, TINY.horizon, ("third", "wrist"), driver, workers)
+    return {"folders": [str(folder) for folder in folders]}
+
+
+@click.command()
+@click.argument("folders", nargs=-1, required=True, metavar="FOLDER...")
+@click.option("--steps", type=click.IntRange(min=1), required=True, help="Optimiser steps in all.")
+@click.option("--batch", type=click.IntRange(min=1), default=48, show_default=True, help="Frames a step.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), default=1e-3, show_default=True)
+@click.option("--warmup", type=click.IntRange(min=1), default=150, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--start", metavar="NAME|PATH", help="Start from this policy's weights and statistics.")
+@click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True)
+@click.option("--out", required=True, metavar="DIR", help="An interrupted training is resumed by the same command.")
+@json_option
+def train(
+    folders: tuple[str, ...],
+    steps: int,
+    batch: int,
+    rate: float,
+    warmup: int,
+    seed: int,
+    start: str | None,
+    workers: int,
+    out: str,
+) -> dict[str, Any]:
+    """Train a tiny pi0 on recordings by flow matching. A folder named twice counts twice."""
+    from ...policies.policy import policy_path
+    from ...policies.training import train as training
+
+    recipe = training.Recipe(steps=steps, batch=batch, rate=rate, warmup=warmup, seed=seed)
+    data = [_recording(folder) for folder in folders]
+    training.train(data, Path(out), recipe, policy_path(start) if start else None, workers)
+    return {"policy": str(Path(out) / "policy.safetensors")}
+
+
+@click.command("train-draft")
+@click.argument("folders", nargs=-1, required=True, metavar="FOLDER...")
+@click.option("--policy", required=True, metavar="NAME|PATH", help="The frozen policy that the draft imitates.")
+@click.option("--epochs", type=click.IntRange(min=1), default=100, show_default=True)
+@click.option("--frames", type=click.IntRange(min=64), default=20_000, show_default=True, help="Observations at most.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@json_option
+def train_draft(folders: tuple[str, ...], policy: str, epochs: int, frames: int, seed: int) -> dict[str, Any]:
+    """Train FLASH's draft for a policy, on the observations of recordings; it is written beside the policy."""
+    from ...accel.flash.draft import draft_path
+    from ...accel.flash.training import train_draft as run
+    from ...policies.policy import policy_path
+
+    path = policy_path(policy)
+    error = run(path, [_recording(folder) for folder in folders], epochs=epochs, frames=frames, seed=seed)
+    return {"draft": str(draft_path(path)), "validation_rms": error}
+
+
+def _recording(folder: str) -> Path:
+    if not (Path(folder) / "images.npy").is_file():
+        raise BadInput(f"{folder!r} is not a recording: it lacks images.npy; replan collect writes one folder a worker")
+    return Path(folder)

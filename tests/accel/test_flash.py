@@ -1,0 +1,296 @@
+"""FLASH: the paper's algorithm step by step, its limit case, and every way back to the full path."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from replan import accel
+from replan.accel.flash.draft import Draft, draft_path, load_draft, save_draft
+from replan.accel.flash.method import Flash, accepted_prefix
+from replan.accel.flash.training import draft_loss
+from replan.policies.agent import ChunkAgent
+from replan.policies.checkpoint import CheckpointError
+from replan.policies.pi0 import Prefix
+
+
+@pytest.fixture(scope="module")
+def flash_policy(policy):
+    """The policy with a random draft beside it."""
+    draft, generator = Draft(policy.model.config), torch.Generator().manual_seed(3)
+    draft.start_from(policy.model, generator)
+    save_draft(draft_path(policy.path), draft, policy.model.config, {}, policy.path)
+    return policy
+
+
+def run(policy, observation, spec, steps=31):
+    """Actions and rounds of one observation seen again and again."""
+    agent = ChunkAgent(policy, accel.parse(spec))
+    actions, rounds = [], []
+    for _ in range(steps):
+        actions.append(agent.act(observation))
+        if agent.round is not None:
+            rounds.append(agent.round)
+    return np.stack(actions), rounds, agent
+
+
+def routes(rounds):
+    return [each.route for each in rounds]
+
+
+def test_delta_zero_executes_the_dense_actions_bit_for_bit(flash_policy, observation):
+    dense, _, _ = run(flash_policy, observation, "dense")
+    for options in ("", ":gripper=false", ":refresh=1"):
+        flash, rounds, agent = run(flash_policy, observation, f"flash:delta=0{options}")
+        assert np.array_equal(flash, dense)
+        assert "flash" not in routes(rounds) and agent.counters().get("flash_rounds", 0) == 0
+
+
+def test_a_rejected_draft_costs_both_paths_in_one_round(flash_policy, observation):
+    _, rounds, agent = run(flash_policy, observation, "flash:delta=0:gripper=false")
+    assert routes(rounds) == ["full", "fallback", "fallback", "fallback"]
+    assert set(rounds[1].stages_ns) == {"encode", "draft", "verify", "prefill", "denoise"}
+    assert rounds[1].accepted == 0 and len(rounds[1].actions) == 10
+    assert agent.counters()["rejected"] == 3
+
+
+def test_an_accepted_draft_skips_prefill_and_denoising_and_is_executed(flash_policy, observation):
+    actions, rounds, agent = run(flash_policy, observation, "flash:delta=99:gripper=false")
+    assert routes(rounds) == ["full", "flash", "flash", "flash"]
+    assert set(rounds[1].stages_ns) == {"encode", "draft", "verify"}
+    with torch.inference_mode():
+        call = rounds[1].call
+        draft = load_draft(draft_path(flash_policy.path), flash_policy.model.config, flash_policy.path)
+        expected = flash_policy.processor.actions(draft(call.prefix, call.inputs.state)[0])
+    assert np.array_equal(actions[10:20], expected[:10])
+    counters = agent.counters()
+    assert (counters["flash_rounds"], counters["accepted_actions"], counters["full_rounds"]) == (3, 30, 1)
+
+
+def test_only_the_accepted_prefix_is_executed(flash_policy, observation):
+    _, rounds, _ = run(flash_policy, observation, "flash:delta=99:gripper=false")
+    verdict = verify(flash_policy, rounds[1].call)
+    worst = verdict.distance.max(0).values[:10]
+    delta = float(worst[:3].max()) + 1e-6  # at least three pass
+    expected = accepted_prefix(verdict.distance[:, :10], delta)
+    _, rounds, _ = run(flash_policy, observation, f"flash:delta={delta}:gripper=false", steps=11)
+    assert rounds[1].accepted == len(rounds[1].actions) == expected >= 3
+
+
+def verify(policy, call, context=None):
+    method = Flash(gripper=False)
+    method.attach(policy)
+    with torch.inference_mode():
+        method._context = context or policy.model.prefill(call.prefix)
+        return method.verify(call, method.draft(call.prefix, call.inputs.state))
+
+
+def test_verification_is_algorithm_1(flash_policy, observation):
+    """The reference: one verification point at a time, in the paper's own time (0 noise, 1 action)."""
+    _, rounds, _ = run(flash_policy, observation, "flash:delta=99:gripper=false")
+    call, model = rounds[1].call, flash_policy.model
+    verdict = verify(flash_policy, call)
+    with torch.inference_mode():
+        draft = load_draft(draft_path(flash_policy.path), model.config, flash_policy.path)
+        chunk = draft(call.prefix, call.inputs.state)
+        context = model.see_state(model.prefill(call.prefix), call.inputs.state)
+        for branch, tau in enumerate((0.90, 0.95)):
+            x = tau * chunk + (1 - tau) * call.noise
+            velocity = -model.step(x, 1 - tau, context)  # openpi's points from action to noise
+            endpoint = x + (1 - tau) * velocity
+            torch.testing.assert_close(verdict.endpoints[branch], endpoint[0], rtol=1e-4, atol=1e-4)
+            difference = (endpoint - chunk)[0, :, :6]
+            expected = difference.norm(dim=-1) / 6**0.5
+            torch.testing.assert_close(verdict.distance[branch], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_the_dense_chunk_verifies_better_than_a_random_one(flash_policy, observation):
+    _, rounds, _ = run(flash_policy, observation, "flash:delta=99:gripper=false", steps=1)
+    call, method = rounds[0].call, Flash()
+    method.attach(flash_policy)
+    with torch.inference_mode():
+        method._context = call.context
+        dense = method.verify(call, call.chunk).distance
+        shifted = method.verify(call, call.chunk + 1.0).distance
+    assert dense.mean() < shifted.mean()
+
+
+def test_a_prefix_ends_at_the_first_action_that_any_branch_rejects():
+    distance = torch.tensor([[0.1, 0.1, 0.3, 0.1], [0.1, 0.1, 0.1, 0.1]])
+    assert accepted_prefix(distance, 0.2) == 2
+    assert accepted_prefix(distance, 0.05) == 0
+    assert accepted_prefix(distance, 0.3) == 4  # a distance of exactly delta is accepted
+    assert accepted_prefix(distance.flip(0), 0.2) == 2
+
+
+def test_the_state_is_fresh_and_the_context_is_the_last_full_rounds(flash_policy, observation):
+    agent = ChunkAgent(flash_policy, accel.parse("flash:delta=99:gripper=false:image_change=0"))
+    for _ in range(10):
+        agent.act(observation)
+    moved = {**observation, "state": observation["state"] + 1, "third": 255 - observation["third"]}
+    seen = {}
+    see_state = flash_policy.model.see_state
+
+    def spy(context, state, *rest):
+        seen["context"], seen["state"] = context, state
+        return see_state(context, state, *rest)
+
+    flash_policy.model.see_state = spy
+    try:
+        agent.act(moved)
+    finally:
+        del flash_policy.model.see_state
+    assert agent.round.route == "flash"
+    torch.testing.assert_close(seen["state"], flash_policy.processor.inputs(moved).state)
+    old = flash_policy.model.prefill(flash_policy.model.encode(flash_policy.processor.inputs(observation)))
+    torch.testing.assert_close(seen["context"].keys[1], old.keys[1])
+
+
+def test_a_full_round_every_so_many_flash_rounds(flash_policy, observation):
+    _, rounds, agent = run(flash_policy, observation, "flash:delta=99:gripper=false:refresh=2", steps=61)
+    assert routes(rounds) == ["full", "flash", "flash", "full", "flash", "flash", "full"]
+    assert agent.counters()["periodic"] == 2
+
+
+def test_a_context_that_is_too_old_is_not_reused(flash_policy, observation):
+    _, rounds, agent = run(flash_policy, observation, "flash:delta=99:gripper=false:max_age=20", steps=51)
+    assert routes(rounds) == ["full", "flash", "full", "flash", "full", "flash"]
+    assert agent.counters()["stale"] == 2
+
+
+@pytest.mark.parametrize("camera", ["third", "wrist"])
+def test_a_camera_that_fails_sends_the_round_to_the_full_path(flash_policy, observation, camera):
+    agent = ChunkAgent(flash_policy, accel.parse("flash:delta=99:gripper=false:image_change=0.05"))
+    for _ in range(11):
+        agent.act(observation)
+    assert agent.round.route == "flash"
+    black = {**observation, camera: np.zeros_like(observation[camera])}
+    for _ in range(10):
+        agent.act(black)
+    assert agent.round.route == "full" and agent.counters()["image_changed"] == 1
+
+
+def gripper_method(policy, observation, draft_gripper, branch_gripper):
+    """A FLASH whose draft and branches hold chosen gripper values, [H] each."""
+    method = Flash(delta=99)
+
+    class FakeDraft(torch.nn.Module):
+        def forward(self, prefix, state):
+            chunk = torch.zeros(1, 16, 7)
+            chunk[0, :, 6] = torch.tensor(draft_gripper)
+            return chunk
+
+    agent = ChunkAgent(policy, [method])
+    method.draft = FakeDraft()
+    agent.act(observation)
+    from replan.accel.flash.method import Verdict
+
+    endpoints = torch.zeros(2, 16, 7)
+    endpoints[0, :, 6] = torch.tensor(draft_gripper)
+    endpoints[1, :, 6] = torch.tensor(branch_gripper)
+    method.verify = lambda call, chunk: Verdict(torch.zeros(2, 16), endpoints)
+    return agent
+
+
+@pytest.mark.parametrize(
+    ("draft", "branch", "last", "falls_back"),
+    [
+        ([-1.0] * 16, [-1.0] * 16, -0.7, False),
+        ([1.0] * 16, [1.0] * 16, 0.7, False),
+        ([-1.0] * 16, [-1.0] * 9 + [1.0] * 7, -0.7, True),  # inside the window, in one branch
+        ([-1.0] * 16, [-1.0] * 10 + [1.0] * 6, -0.7, False),  # behind the window
+        ([1.0] * 16, [1.0] * 16, -0.7, True),  # against the last executed command
+        ([-1.0] * 5 + [1.0] * 11, [-1.0] * 16, -0.7, True),  # in the draft that would be executed
+        ([-1.0] * 16, [-1.0] * 16, None, False),
+        ([-1.0] * 16, [1.0] * 16, None, True),
+    ],
+)
+def test_a_gripper_switch_in_any_branch_goes_to_the_full_path(
+    flash_policy, observation, draft, branch, last, falls_back
+):
+    agent = gripper_method(flash_policy, observation, draft, branch)
+    agent._queue, agent._last_gripper = [], lambda: last
+    agent.act(observation)
+    assert agent.round.route == ("fallback" if falls_back else "flash")
+    assert agent.counters().get("gripper_fallbacks", 0) == falls_back
+
+
+def test_the_authors_way_of_rejecting_runs_the_full_path_in_the_next_round(flash_policy, observation):
+    _, rounds, agent = run(flash_policy, observation, "flash:delta=0:gripper=false:reject=next", steps=13)
+    assert routes(rounds) == ["full", "flash", "full"]
+    assert len(rounds[1].actions) == 1 and agent.counters()["owed"] == 1
+
+
+def test_an_episode_starts_with_a_full_round_and_fresh_counters(flash_policy, observation):
+    _, _, agent = run(flash_policy, observation, "flash:delta=99:gripper=false")
+    agent.reset(1)
+    assert agent.counters() == {}
+    agent.act(observation)
+    assert agent.round.route == "full"
+
+
+def test_flash_composes_with_a_schedule(flash_policy, observation):
+    few, _, _ = run(flash_policy, observation, "few_step:steps=2", steps=20)
+    both, rounds, _ = run(flash_policy, observation, "flash:delta=0:gripper=false+few_step:steps=2", steps=20)
+    assert np.array_equal(both, few) and routes(rounds) == ["full", "fallback"]
+
+
+def test_the_draft_masks_padding_and_lets_queries_see_everything(flash_policy):
+    draft = load_draft(draft_path(flash_policy.path), flash_policy.model.config, flash_policy.path)
+    generator = torch.Generator().manual_seed(0)
+    embeddings, state = torch.randn(1, 20, 64, generator=generator), torch.randn(1, 11, generator=generator)
+    mask = torch.ones(1, 20, dtype=torch.bool)
+    mask[0, -3:] = False
+    other = embeddings.clone()
+    other[:, -3:] += 5
+    with torch.inference_mode():
+        masked, cut = draft(Prefix(embeddings, mask, 16), state), draft(Prefix(embeddings[:, :17], None, 16), state)
+        torch.testing.assert_close(masked, cut, rtol=1e-4, atol=1e-5)
+        assert torch.equal(draft(Prefix(other, mask, 16), state), masked)
+        assert not torch.allclose(draft(Prefix(other, None, 16), state), draft(Prefix(embeddings, None, 16), state))
+        assert not torch.allclose(draft(Prefix(embeddings, mask, 16), state + 1), masked)
+
+
+def test_the_draft_equals_a_whole_block_that_computes_every_row(flash_policy):
+    """The reference computes all rows of [prefix | state | queries] under the blockwise mask and reads the queries."""
+    from replan.policies.pi0 import rope_table
+
+    draft = load_draft(draft_path(flash_policy.path), flash_policy.model.config, flash_policy.path)
+    generator = torch.Generator().manual_seed(0)
+    embeddings, state = torch.randn(1, 20, 64, generator=generator), torch.randn(1, 11, generator=generator)
+    with torch.inference_mode():
+        x = torch.cat([embeddings, draft.state_in(state)[:, None], draft.queries[None]], 1)
+        sees = torch.ones(1, 37, 37, dtype=torch.bool)
+        sees[:, :21, 21:] = False
+        rope = rope_table(torch.arange(37)[None], 32, torch.float32)
+        x = draft.layer.attend(x, *draft.layer.project(x, rope), sees)
+        x = x + draft.layer.ffn(draft.layer.ffn_norm(x))
+        expected = draft.head(draft.norm(x[:, 21:]))
+        torch.testing.assert_close(draft(Prefix(embeddings, None, 16), state), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_draft_of_other_weights_is_refused(flash_policy, tmp_path):
+    other = tmp_path / "other.safetensors"
+    other.write_bytes(flash_policy.path.read_bytes() + b" ")
+    with pytest.raises(CheckpointError, match="other weights.*train-draft"):
+        load_draft(draft_path(flash_policy.path), flash_policy.model.config, other)
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        load_draft(tmp_path / "none.safetensors", flash_policy.model.config, other)
+    with pytest.raises(CheckpointError, match="not a FLASH draft"):
+        load_draft(flash_policy.path, flash_policy.model.config, flash_policy.path)
+
+
+def test_the_draft_starts_as_the_vlms_first_layer(flash_policy):
+    draft = Draft(flash_policy.model.config)
+    draft.start_from(flash_policy.model, torch.Generator().manual_seed(0))
+    assert torch.equal(draft.layer.qkv.weight, flash_policy.model.vlm[0].qkv.weight)
+
+
+def test_early_steps_weigh_more_in_the_drafts_loss():
+    target = torch.zeros(256, 16, 7)
+    losses = []
+    for step in (0, 5, 15):
+        wrong = target.clone()
+        wrong[:, step] = 1.0
+        losses.append(float(draft_loss(wrong, target, torch.Generator().manual_seed(0))))
+    assert losses[0] > 2 * losses[1] > 2 * losses[2] > 0

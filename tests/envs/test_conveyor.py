@@ -1,0 +1,272 @@
+"""The conveyor: a real simulation, the same for everybody, that an expert can solve and a late action cannot."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+
+import gymnasium
+import mujoco
+import numpy as np
+import pytest
+import replan.envs
+from gymnasium.utils.env_checker import check_env
+from replan.envs.conveyor import physics, task
+from replan.envs.conveyor.physics import ConveyorPhysics, build_model
+
+CELL = {"task": "brush-blue", "init_state": 5}
+
+
+@pytest.fixture
+def make():
+    made = []
+
+    def build(hard=False, **settings):
+        made.append(gymnasium.make(f"replan/ConveyorSorting{'Hard' if hard else ''}-v0", **settings))
+        return made[-1]
+
+    yield build
+    for env in made:
+        env.close()
+
+
+def run_expert(env, task_name, init_state, *, seed=77, latency=0, window=1):
+    """Lets the expert act ``window`` actions at a time, each chunk ``latency`` ticks late."""
+    world = env.unwrapped
+    world.cameras_on = False
+    env.reset(seed=seed, options={"task": task_name, "init_state": init_state})
+    while True:
+        chunk = world.expert_chunk(window)
+        world.hold(latency)
+        for action in chunk:
+            *_, terminated, truncated, info = env.step(action.astype(np.float32))
+            if terminated or truncated:
+                return info["outcome"]
+
+
+def images(observation):
+    return {name: value for name, value in observation.items() if name in ("third", "wrist")}
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_the_environment_passes_gymnasiums_checker_without_a_warning(make, hard):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message=".*minimum value is -infinity.*")
+        warnings.filterwarnings("ignore", message=".*maximum value is infinity.*")
+        check_env(make(hard, render_mode="rgb_array").unwrapped)
+
+
+def test_a_cell_is_the_same_in_a_used_environment_and_in_another_process(make):
+    used = make(speed=10)
+    run_expert(used, "dog-red", 1)
+    used.unwrapped.cameras_on = True
+    observation, info = used.reset(seed=0, options=CELL)
+    other = subprocess.run([sys.executable, "-c", _FRESH], capture_output=True, text=True, check=True).stdout.split()
+    assert other == [task.digest(*images(observation).values(), observation["state"]), info["manifest"]["init_state"]]
+
+
+_FRESH = f"""
+from replan.eval.cli import set_defaults; set_defaults()
+import gymnasium, replan.envs
+from replan.envs.conveyor.task import digest
+env = gymnasium.make("replan/ConveyorSorting-v0", speed=10)
+observation, info = env.reset(seed=0, options={CELL!r})
+print(digest(observation["third"], observation["wrist"], observation["state"]), info["manifest"]["init_state"])
+env.close()
+"""
+
+
+@pytest.mark.parametrize("other", [{"init_state": 6}, {"task": "dog-red"}])
+def test_another_cell_is_another_initial_state(make, other):
+    env = make()
+    _, info = env.reset(seed=0, options=CELL)
+    _, changed = env.reset(seed=0, options={**CELL, **other})
+    assert info["manifest"]["init_state"] != changed["manifest"]["init_state"]
+
+
+def test_fixing_the_speed_changes_nothing_else_that_is_drawn():
+    free = task.draw("dog-red", 3, 4, distractor=True, speed=None)
+    fixed = task.draw("dog-red", 3, 4, distractor=True, speed=7.0)
+    assert (fixed.poses, fixed.headlight, fixed.tool_yaw) == (free.poses, free.headlight, free.tool_yaw)
+    assert fixed.speed == 7.0 and free.speed != 7.0
+
+
+def test_the_distractor_does_not_move_the_target():
+    plain = task.draw("dog-red", 3, 4, distractor=False, speed=None)
+    hard = task.draw("dog-red", 3, 4, distractor=True, speed=None)
+    assert hard.poses["dog"] == plain.poses["dog"] and set(hard.poses) == {"dog", "brush"}
+
+
+def test_the_same_actions_give_the_same_trajectory_whether_or_not_cameras_are_drawn(make):
+    states = []
+    for on in (True, False):
+        env = make(speed=12)
+        env.reset(seed=1, options=CELL)
+        env.unwrapped.cameras_on = on
+        rng = np.random.default_rng(0)
+        for _ in range(30):
+            env.step(rng.uniform(-1, 1, 7).astype(np.float32))
+        states.append(env.unwrapped.get_state())
+    assert np.array_equal(*states)
+
+
+def test_a_handed_out_image_does_not_change_later(make):
+    env = make()
+    observation, _ = env.reset(seed=0, options=CELL)
+    before = observation["third"].copy()
+    later, *_ = env.step(np.array([1, 1, -1, 0, 0, 0, -1], np.float32))
+    assert np.array_equal(observation["third"], before) and not np.array_equal(later["third"], before)
+
+
+def test_cameras_off_gives_black_images_and_on_gives_a_view_of_the_bins(make):
+    env = make()
+    observation, _ = env.reset(seed=0, options=CELL)
+    red, blue = (observation["third"][..., channel].astype(int) for channel in (0, 2))
+    assert (red - blue > 60).sum() > 20 and (blue - red > 60).sum() > 20
+    env.unwrapped.cameras_on = False
+    observation, *_ = env.step(np.zeros(7, np.float32))
+    assert not observation["third"].any() and not observation["wrist"].any()
+
+
+@pytest.mark.parametrize("speed", [6.0, 15.0])
+def test_the_belt_carries_by_friction_at_its_speed(speed):
+    world = ConveyorPhysics(("dog",), speed / 60, physics.TOOL_HOME, 0.0, {"dog": (physics.BELT_X, -0.5, 0.3)})
+    start = world.object_position("dog")
+    world.advance(1000)  # 2 s
+    assert world.object_position("dog")[1] - start[1] == pytest.approx(speed / 60 * 2, rel=0.01)
+
+
+def test_an_object_next_to_the_belt_is_not_carried():
+    world = ConveyorPhysics(("dog",), 0.25, physics.TOOL_HOME, 0.0, {"dog": (1.2, -0.5, 0.0)})
+    world.advance(1000)
+    assert world.object_position("dog")[1] < -0.5 + 0.25  # slides a little, with the speed it was placed with
+
+
+def test_the_tool_follows_its_target():
+    world = ConveyorPhysics(("dog",), 0.1, physics.TOOL_HOME, 0.0, {"dog": (physics.BELT_X, -0.5, 0.0)})
+    for _ in range(10):
+        world.control(np.array([0.5, 0.5, 0, 0, 0, 0.5, -1]))
+    world.control(np.array([0, 0, 0, 0, 0, 0, -1.0]))
+    world.advance(100)
+    assert np.allclose(world.tool_position, physics.TOOL_HOME + [0.15, 0.15, 0], atol=0.003)
+    assert world.tool_yaw == pytest.approx(1.0, abs=0.01)
+
+
+def test_the_expert_solves_cells_at_every_speed_and_replanning_late_makes_it_miss(make):
+    for speed in (6.0, 10.0, 15.0):
+        env = make(speed=speed)
+        assert [run_expert(env, task.TASKS[i % 4], i) for i in range(8)] == ["success"] * 8
+    late = [run_expert(env, task.TASKS[i % 4], i, latency=50, window=10) for i in range(8)]  # 100 ms at 15 m/min
+    assert late.count("success") < 8
+
+
+def test_the_expert_solves_the_hard_variant(make):
+    env = make(hard=True, speed=10)
+    assert [run_expert(env, task.TASKS[i % 4], i) for i in range(8)].count("success") >= 7
+
+
+def test_the_expert_recovers_from_a_state_that_is_not_its_own(make):
+    env = make(speed=8)
+    env.unwrapped.cameras_on = False
+    env.reset(seed=2, options={"task": "dog-blue", "init_state": 0})
+    for _ in range(6):
+        env.step(np.array([1, 1, 0.5, 0, 0, 0.5, 1], np.float32))  # away from the belt, gripper closed
+    info = {}
+    while "outcome" not in info:
+        *_, info = env.step(env.unwrapped.expert_chunk(1)[0].astype(np.float32))
+    assert info["outcome"] == "success"
+
+
+def test_doing_nothing_loses_the_object(make):
+    env = make(speed=15)
+    env.unwrapped.cameras_on = False
+    env.reset(seed=0, options=CELL)
+    info = {}
+    while "outcome" not in info:
+        *_, reward, terminated, truncated, info = env.step(np.array([0, 0, 0, 0, 0, 0, -1], np.float32))
+    assert (info["outcome"], info["success"], reward, terminated, truncated) == ("lost", False, 0.0, True, False)
+
+
+def place(target_xyz, *, gripper=-1.0, bin_name="red"):
+    """A cell whose dog lies still at a place, gripper far away."""
+    world = ConveyorPhysics(("dog",), 0.1, physics.TOOL_HOME, 0.0, {"dog": (physics.BELT_X, -0.3, 0.0)})
+    start = world._object_q["dog"]
+    world.data.qpos[start : start + 3] = target_xyz
+    world.data.qvel[world._object_v["dog"] : world._object_v["dog"] + 6] = 0
+    world.gripper = gripper
+    mujoco.mj_forward(world.model, world.data)
+    drawn = task.Draw("dog", bin_name, 6.0, {}, physics.TOOL_HOME, 0.0, (0.4, 0.4), np.zeros(3))
+    return task.outcome(world, drawn, 0)
+
+
+def test_outcomes():
+    red, blue = physics.BINS["red"], physics.BINS["blue"]
+    assert place((*red, 0.01)) == "success"
+    assert place((*red, 0.01), gripper=1.0) is None  # still held
+    assert place((*blue, 0.01)) == "wrong_bin"
+    assert place((0.8, 0.0, 0.01)) == "dropped"
+    assert place((physics.BELT_X, 0.51, physics.BELT_TOP)) == "lost"
+    assert place((physics.BELT_X, 0.51, physics.BELT_TOP + 0.2)) is None  # carried, not lost
+    assert place((physics.BELT_X, 0.0, physics.BELT_TOP)) is None
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: gymnasium.make("replan/ConveyorSorting-v0", speed=-1), "-1"),
+        (lambda: gymnasium.make("replan/ConveyorSorting-v0", speed=float("nan")), "nan"),
+        (lambda: gymnasium.make("replan/ConveyorSorting-v0", image_size=7), "7"),
+        (lambda: gymnasium.make("replan/ConveyorSorting-v0", render_mode="ansi"), "ansi"),
+    ],
+)
+def test_bad_arguments_are_refused_by_value(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [({"task": "cat-red"}, "cat-red"), ({"init_state": -2}, "-2"), ({"tsk": 1}, "tsk")]
+)
+def test_bad_reset_options_are_refused_by_value(make, options, message):
+    with pytest.raises(ValueError, match=message):
+        make().reset(seed=0, options=options)
+
+
+@pytest.mark.parametrize(("action", "message"), [(np.zeros(6), r"\(6,\)"), (np.full(7, np.nan), "nan")])
+def test_bad_actions_are_refused_by_value(make, action, message):
+    env = make().unwrapped
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match=message):
+        env.step(action)
+
+
+def test_a_step_before_reset_is_refused(make):
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        make().unwrapped.step(np.zeros(7))
+
+
+def test_missing_meshes_name_the_package(monkeypatch):
+    monkeypatch.setattr(physics.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(FileNotFoundError, match="robosuite==1.4.0"):
+        physics.mesh_folder()
+
+
+def test_suites_name_the_tasks_of_their_environments():
+    for suite in replan.envs.SUITES.values():
+        assert suite.tasks == task.TASKS
+        assert gymnasium.spec(suite.env_id)
+
+
+def test_lighting_changes_between_cells_and_is_restored(make):
+    env = make()
+    first, _ = env.reset(seed=0, options=CELL)
+    env.reset(seed=0, options={**CELL, "init_state": 9})
+    again, _ = env.reset(seed=0, options=CELL)
+    assert np.array_equal(first["third"], again["third"])
+    model = build_model(("brush",))
+    env.reset(seed=0, options={**CELL, "init_state": 9})
+    other = model.vis.headlight.diffuse.copy()
+    env.reset(seed=0, options=CELL)
+    assert not np.array_equal(other, model.vis.headlight.diffuse)

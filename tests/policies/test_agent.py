@@ -1,0 +1,95 @@
+"""The agent calls its policy when its queue is empty, with noise that belongs to the place in the episode."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from replan.policies.agent import ChunkAgent
+from replan.policies.policy import call_policy
+from replan.policies.seams import Method, Seam
+
+
+def acts(agent, observation, steps, seed=0):
+    agent.reset(seed)
+    return [agent.act(observation) for _ in range(steps)]
+
+
+def test_the_policy_is_called_once_a_window(policy, observation):
+    agent = ChunkAgent(policy, window=4)
+    called = []
+    agent.reset(0)
+    for _ in range(9):
+        expected = agent.needs_observation
+        agent.act(observation)
+        called.append(agent.round is not None)
+        assert called[-1] == expected
+    assert called == [True, False, False, False] * 2 + [True]
+
+
+def test_an_observation_is_only_looked_at_when_it_was_asked_for(policy, observation):
+    agent = ChunkAgent(policy, window=3)
+    agent.reset(0)
+    expected = acts(agent, observation, 3)
+    agent.reset(0)
+    got = [agent.act(observation if step == 0 else None) for step in range(3)]
+    assert np.array_equal(got, expected)
+
+
+def test_the_same_seed_gives_the_same_actions_and_another_seed_others(policy, observation):
+    agent = ChunkAgent(policy)
+    first = acts(agent, observation, 12, seed=5)
+    assert np.array_equal(first, acts(agent, observation, 12, seed=5))
+    assert not np.array_equal(first, acts(agent, observation, 12, seed=6))
+
+
+def test_noise_belongs_to_the_control_step_not_to_the_call(policy, observation):
+    by_four, by_two = ChunkAgent(policy, window=4), ChunkAgent(policy, window=2)
+    a, b = acts(by_four, observation, 5), acts(by_two, observation, 5)
+    assert np.array_equal(a[:2], b[:2]) and not np.array_equal(a[2:4], b[2:4])
+    assert np.array_equal(a[4], b[4])  # both called at step 4
+
+
+def test_global_random_state_is_left_alone(policy, observation):
+    before = torch.get_rng_state()
+    acts(ChunkAgent(policy), observation, 3)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_dense_policy_has_no_error_against_itself(policy, observation):
+    agent = ChunkAgent(policy)
+    agent.act(observation)
+    assert agent.dense_error() == 0
+    agent.act(observation)
+    with pytest.raises(ValueError, match="no policy call"):
+        agent.dense_error()
+
+
+def test_stage_times_lie_within_the_call(policy, observation):
+    agent = ChunkAgent(policy)
+    agent.act(observation)
+    call = agent.round
+    assert set(call.stages_ns) == {"encode", "prefill", "denoise"}
+    assert 0 < sum(call.stages_ns.values()) <= call.host_ns
+
+
+@pytest.mark.parametrize("window", [17, -1])
+def test_a_window_that_the_chunk_cannot_fill_is_refused(policy, window):
+    with pytest.raises(ValueError, match=str(window)):
+        ChunkAgent(policy, window=window)
+
+
+def test_methods_that_want_the_same_seam_are_refused_by_name(policy):
+    class One(Method):
+        name, claims = "one", frozenset({Seam.SCHEDULE})
+
+    class Two(Method):
+        name, claims = "two", frozenset({Seam.SCHEDULE, Seam.ROUND})
+
+    with pytest.raises(ValueError, match="'one' and 'two'.*'schedule'"):
+        ChunkAgent(policy, [One(), Two()])
+
+
+def test_hooks_at_seams_that_are_not_claimed_are_never_called(policy, observation):
+    noise = torch.randn((1, 16, 7), generator=torch.Generator().manual_seed(0))
+    assert call_policy(policy, [Method()], observation, noise).route == "full"  # the base class raises in every hook

@@ -1,0 +1,77 @@
+"""Checkpoints load completely or not at all."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+import torch
+from replan.policies.checkpoint import CheckpointError, read_header
+from replan.policies.policy import bundled_policies, load_policy
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+
+def parts(path):
+    with safe_open(path, "pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()
+
+
+def write(path, tensors, metadata):
+    save_file(tensors, path, metadata)
+    return path
+
+
+def test_weights_and_conventions_survive(policy_file, policy):
+    tensors, _ = parts(policy_file)
+    state = policy.model.state_dict()
+    assert all(torch.equal(state[name], tensor) for name, tensor in tensors.items())
+    assert policy.processor.replan == 10 and policy.processor.words[1] == "bin"
+    assert policy.card["marks"] == ["random weights"] and not policy.model.training
+
+
+def test_a_missing_an_unknown_and_a_misshapen_key_are_named(policy_file, tmp_path):
+    tensors, metadata = parts(policy_file)
+    fewer = {name: tensor for name, tensor in tensors.items() if name != "embed.weight"}
+    for changed, message in (
+        (fewer, "1 missing keys .embed.weight"),
+        ({**tensors, "extra": torch.zeros(1)}, "1 unknown keys .extra"),
+        ({**tensors, "embed.weight": torch.zeros(2, 2)}, r"embed.weight is \[2, 2\], expected \[32, 64\]"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            load_policy(write(tmp_path / "changed.safetensors", changed, metadata))
+
+
+def test_files_that_are_not_ours_are_refused(policy_file, tmp_path):
+    tensors, metadata = parts(policy_file)
+    header = json.loads(metadata["replan"])
+    pickled = tmp_path / "pickled.safetensors"
+    pickled.write_bytes(pickle.dumps({"weights": [1.0] * 100}))
+    cut = tmp_path / "cut.safetensors"
+    cut.write_bytes(policy_file.read_bytes()[:-1000])
+    del header["config"]["depth"]
+    for path, message in (
+        (pickled, "not a safetensors file"),
+        (cut, "not a safetensors file"),
+        (write(tmp_path / "foreign.safetensors", tensors, None), "no replan header"),
+        (write(tmp_path / "old.safetensors", tensors, {"replan": json.dumps({"format": 0})}), "format"),
+        (write(tmp_path / "field.safetensors", tensors, {"replan": json.dumps(header)}), "depth"),
+        (tmp_path / "nothing.safetensors", "unknown policy"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            load_policy(path)
+
+
+def test_an_unknown_name_says_which_policies_there_are():
+    with pytest.raises(CheckpointError, match="pi0-tinny.*bundled"):
+        load_policy("pi0-tinny")
+
+
+def test_bundled_policies_load_and_say_what_they_are():
+    assert "pi0-tiny" in bundled_policies()
+    for name in bundled_policies():
+        policy = load_policy(name)
+        assert any("tiny" in mark for mark in policy.card["marks"])
+        assert all(torch.isfinite(parameter).all() for parameter in policy.model.parameters())
+        assert read_header(policy.path).processor["cameras"] == ["third", "wrist"]

@@ -1,0 +1,64 @@
+"""Flow conventions: whatever way time runs and whatever is predicted, an exact prediction leads to the action."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from replan.policies.flow import FlowSpec, Schedule
+
+FLOWS = [FlowSpec(time, kind) for time in (0.0, 1.0) for kind in ("velocity", "action")]
+
+
+@pytest.fixture
+def pair():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(2, 4, 3, generator=generator), torch.randn(2, 4, 3, generator=generator)
+
+
+@pytest.mark.parametrize("flow", FLOWS, ids=str)
+@pytest.mark.parametrize("progress", [0.0, 0.3, 0.95])
+def test_the_endpoint_of_an_exact_prediction_is_the_action(flow, progress, pair):
+    action, noise = pair
+    time = flow.time(progress)
+    x = flow.mix(action, noise, time)
+    torch.testing.assert_close(flow.endpoint(x, flow.target(action, noise), time), action)
+
+
+@pytest.mark.parametrize("flow", FLOWS, ids=str)
+def test_the_path_runs_from_noise_to_action(flow, pair):
+    action, noise = pair
+    torch.testing.assert_close(flow.mix(action, noise, flow.time(0.0)), noise)
+    torch.testing.assert_close(flow.mix(action, noise, flow.time(1.0)), action)
+    assert flow.time(0.0) == flow.noise_time == flow.schedule().times[0]
+
+
+@pytest.mark.parametrize("flow", FLOWS, ids=str)
+@pytest.mark.parametrize("steps", [1, 2, 10])
+def test_integrating_an_exact_prediction_arrives_at_the_action(flow, steps, pair):
+    action, noise = pair
+    schedule, x = flow.schedule(steps), noise
+    for time, later in zip(schedule.times, schedule.times[1:], strict=False):
+        x = flow.advance(x, flow.target(action, noise), time, later)
+    torch.testing.assert_close(x, action, atol=1e-5, rtol=1e-5)
+
+
+def test_one_step_along_the_path_stays_on_it(pair):
+    action, noise = pair
+    for flow in FLOWS:
+        here, there = flow.time(0.2), flow.time(0.5)
+        moved = flow.advance(flow.mix(action, noise, here), flow.target(action, noise), here, there)
+        torch.testing.assert_close(moved, flow.mix(action, noise, there))
+
+
+def test_times_are_accumulated_in_float32_as_openpi_does():
+    time = torch.tensor(1.0)
+    for expected in FlowSpec().schedule().times:
+        assert expected == float(time)
+        time = time + torch.tensor(-0.1)
+    assert FlowSpec().schedule().times[3] != 0.7  # what exact arithmetic would give
+
+
+@pytest.mark.parametrize(("times", "computed"), [((1.0, 0.0), (True, True)), ((1.0, 0.0), (False,)), ((1.0,), ())])
+def test_a_schedule_that_cannot_be_walked_is_refused(times, computed):
+    with pytest.raises(ValueError, match="step"):
+        Schedule(times, computed)
