@@ -1,7 +1,7 @@
 """Flow-matching behaviour cloning in two single-thread processes, which on two cores beat one process with two threads.
 
-Resumable: the whole training state is written to ``state.pt`` in the run folder (it never leaves the machine and is
-read back with ``weights_only``); what is shipped is a safetensors checkpoint of the averaged weights.
+Resumable: ``state.safetensors`` in the run folder holds weights, averages and optimiser; what is shipped is
+``policy.safetensors``, the averaged weights with the policy's conventions.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.multiprocessing.spawn import spawn
 from tqdm import tqdm
@@ -24,6 +26,7 @@ from ..pi0 import TINY, Inputs, Pi0
 from ..processor import Processor
 from .collect import Frames
 
+STATE = "state.safetensors"
 _BRANCHES = 2  # noise and time draws for each encoded prefix: the prefix is most of the work
 
 
@@ -135,7 +138,7 @@ def initialise(model: Pi0, generator: torch.Generator) -> None:
 
 
 def train(folders: list[Path], out: Path, recipe: Recipe, start: Path | None = None, workers: int = 2) -> None:
-    """Trains and leaves ``policy.safetensors``, ``log.jsonl`` and ``state.pt`` in ``out``; run again, it continues.
+    """Leaves ``policy.safetensors``, ``log.jsonl`` and ``state.safetensors`` in ``out``; run again, it continues.
 
     Args:
         folders: Recordings, as ``collect`` wrote them.
@@ -171,12 +174,7 @@ def _work(
         checkpoint.load_weights(start, model)
     averaged = {name: value.clone() for name, value in model.state_dict().items()}
     optimizer = torch.optim.AdamW(model.parameters(), recipe.rate, betas=(0.9, 0.98), weight_decay=0.01)
-    first = 0
-    if (out / "state.pt").exists():
-        state = torch.load(out / "state.pt", weights_only=True)
-        model.load_state_dict(state["model"])
-        averaged, first = state["averaged"], state["step"]
-        optimizer.load_state_dict(state["optimizer"])
+    first = _restore(out / STATE, model, averaged, optimizer)
     rng = np.random.default_rng([recipe.seed, rank, first])
     generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
     share = recipe.batch // world
@@ -238,9 +236,12 @@ def _keep(
     recipe: Recipe,
 ) -> None:
     """Writes training state and checkpoint through temporary files: a kill leaves the last ones whole."""
-    state = {"model": model.state_dict(), "averaged": averaged, "optimizer": optimizer.state_dict(), "step": step}
-    torch.save(state, out / "state.tmp")
-    os.replace(out / "state.tmp", out / "state.pt")
+    state = {f"model.{name}": value for name, value in model.state_dict().items()}
+    state |= {f"averaged.{name}": value for name, value in averaged.items()}
+    for number, moments in optimizer.state_dict()["state"].items():
+        state |= {f"optimizer.{number}.{name}": value for name, value in moments.items()}
+    save_file(state, out / "state.tmp", {"step": str(step)})
+    os.replace(out / "state.tmp", out / STATE)
     final = Pi0(model.config)
     final.load_state_dict(averaged)
     header = checkpoint.Header(
@@ -251,3 +252,23 @@ def _keep(
     )
     checkpoint.save(out / "policy.tmp", header, final)
     os.replace(out / "policy.tmp", out / "policy.safetensors")
+
+
+def _restore(path: Path, model: Pi0, averaged: dict[str, Tensor], optimizer: torch.optim.Optimizer) -> int:
+    """Reads back what :func:`_keep` wrote, in place, and returns the steps done; 0 where nothing was written yet."""
+    if not path.exists():
+        return 0
+    parts: dict[str, dict[str, Tensor]] = {"model": {}, "averaged": {}, "optimizer": {}}
+    with safe_open(path, "pt") as file:
+        step = int(file.metadata()["step"])
+        for key in file.keys():
+            part, name = key.split(".", 1)
+            parts[part][name] = file.get_tensor(key)
+    model.load_state_dict(parts["model"])
+    averaged.update(parts["averaged"])
+    moments: dict[int, dict[str, Tensor]] = {}
+    for key, value in parts["optimizer"].items():
+        number, name = key.split(".", 1)
+        moments.setdefault(int(number), {})[name] = value
+    optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
+    return step

@@ -1,0 +1,137 @@
+"""From a scripted expert to a checkpoint, in miniature: what is recorded, what is learned, what a stop costs."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from replan.accel.flash.draft import draft_path, load_draft
+from replan.accel.flash.training import train_draft
+from replan.policies.checkpoint import read_header
+from replan.policies.pi0 import Pi0
+from replan.policies.policy import load_policy
+from replan.policies.training.collect import Frames, collect
+from replan.policies.training.train import STATE, Dataset, Recipe, flow_loss, initialise, train
+
+ENV = "replan.envs:replan/ConveyorSorting-v0"
+CAMERAS = ("third", "wrist")
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory):
+    out = tmp_path_factory.mktemp("recording")
+    collect(ENV, out, 3, 0, 16, CAMERAS)
+    return out
+
+
+@pytest.fixture(scope="module")
+def trained(recording, tmp_path_factory):
+    out = tmp_path_factory.mktemp("trained")
+    train([recording], out, Recipe(steps=3, batch=8))
+    return out
+
+
+def test_a_recording_is_repeatable_and_another_seed_is_another(recording, tmp_path):
+    collect(ENV, tmp_path / "again", 1, 0, 16, CAMERAS)
+    collect(ENV, tmp_path / "other", 1, 1, 16, CAMERAS)
+    first, again, other = Frames.load(recording), Frames.load(tmp_path / "again"), Frames.load(tmp_path / "other")
+    length = len(again.state)
+    assert np.array_equal(first.images[:length], again.images) and np.array_equal(first.actions[:length], again.actions)
+    assert not np.array_equal(other.state[0], again.state[0])
+
+
+def test_a_recording_holds_views_words_and_whole_labels(recording):
+    frames = Frames.load(recording)
+    count = len(frames.state)
+    assert frames.images.shape == (count, 2, 64, 64, 3) and frames.images.dtype == np.uint8
+    assert frames.actions.shape == (count, 16, 7) and (np.abs(frames.actions) <= 1).all()
+    assert set(np.unique(frames.episode)) == {0, 1, 2}
+    assert all(sentence.startswith("put the ") for sentence in frames.instruction)
+
+
+def test_a_policy_can_drive_while_the_expert_labels(policy_file, tmp_path):
+    collect(ENV, tmp_path / "driven", 1, 4, 16, CAMERAS, policy_file)
+    collect(ENV, tmp_path / "own", 1, 4, 16, CAMERAS)
+    driven, own = Frames.load(tmp_path / "driven"), Frames.load(tmp_path / "own")
+    assert np.array_equal(driven.state[0], own.state[0])  # the same cell
+    shared = min(len(driven.state), len(own.state))
+    assert not np.array_equal(driven.state[:shared], own.state[:shared])
+
+
+def test_held_out_frames_come_from_episodes_that_are_not_trained_on(recording):
+    train_set = Dataset([recording], None, held_out=False)
+    check = Dataset([recording], train_set.processor, held_out=True)
+    assert len(train_set) + len(check) == len(Frames.load(recording).state)
+    assert 0 < len(check) < len(train_set)
+    assert set(train_set.processor.words) >= {"<pad>", "put", "the", "bin"}
+
+
+def test_statistics_standardise_the_training_set(recording):
+    data = Dataset([recording], None, held_out=False)
+    moving = data.actions.flatten(0, 1).std(0) > 0
+    torch.testing.assert_close(data.actions.flatten(0, 1).mean(0), torch.zeros(7), atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        data.actions.flatten(0, 1).std(0)[moving], torch.ones(int(moving.sum())), atol=1e-3, rtol=0
+    )
+    assert moving.tolist() == [True, True, True, False, False, True, True]  # the expert never rolls or pitches
+
+
+def test_the_loss_falls_when_one_batch_is_seen_again_and_again(recording, policy):
+    data = Dataset([recording], None, held_out=False)
+    model = Pi0(policy.model.config)
+    initialise(model, torch.Generator().manual_seed(0))
+    optimizer = torch.optim.AdamW(model.parameters(), 2e-3)
+    inputs, actions = data.batch(np.arange(8))
+    losses = []
+    for _ in range(25):
+        loss = flow_loss(model, inputs, actions, torch.Generator().manual_seed(0))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_training_leaves_a_policy_that_says_what_it_is(trained):
+    policy = load_policy(trained / "policy.safetensors")
+    assert policy.card == {"marks": ["tiny model trained here"], "steps": 3, "samples": 24}
+    rows = [json.loads(line) for line in (trained / "log.jsonl").read_text().splitlines()]
+    assert rows[-1]["step"] == 3 and np.isfinite(rows[-1]["held_out"])
+
+
+def test_a_stopped_training_goes_on_where_it_was(recording, tmp_path):
+    train([recording], tmp_path, Recipe(steps=2, batch=8), workers=1)
+    first = load_policy(tmp_path / "policy.safetensors").model.state_dict()
+    train([recording], tmp_path, Recipe(steps=4, batch=8), workers=1)
+    rows = [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert rows == [2, 4] and (tmp_path / STATE).exists()
+    later = load_policy(tmp_path / "policy.safetensors").model.state_dict()
+    assert not torch.equal(first["embed.weight"], later["embed.weight"])
+    train([recording], tmp_path, Recipe(steps=4, batch=8), workers=1)  # nothing left to do
+    assert torch.equal(
+        load_policy(tmp_path / "policy.safetensors").model.state_dict()["embed.weight"], later["embed.weight"]
+    )
+
+
+def test_training_is_repeatable(recording, trained, tmp_path):
+    train([recording], tmp_path, Recipe(steps=3, batch=8))
+    assert (tmp_path / "policy.safetensors").read_bytes() == (trained / "policy.safetensors").read_bytes()
+
+
+def test_fine_tuning_starts_from_the_weights_and_keeps_the_statistics(recording, trained, tmp_path):
+    start = trained / "policy.safetensors"
+    train([recording], tmp_path, Recipe(steps=1, batch=8, rate=1e-9), start=start, workers=1)
+    before, after = load_policy(start), load_policy(tmp_path / "policy.safetensors")
+    assert before.processor == after.processor
+    torch.testing.assert_close(before.model.state_dict(), after.model.state_dict(), atol=1e-3, rtol=0)
+
+
+def test_a_draft_is_trained_for_a_policy_and_lies_beside_it(recording, trained):
+    path = trained / "policy.safetensors"
+    error = train_draft(path, [recording], epochs=2, frames=64, batch=32)
+    worse = train_draft(path, [recording], trained / "one.safetensors", epochs=1, frames=64, batch=32, rate=1e-9)
+    draft = load_draft(draft_path(path), load_policy(path).model.config, path)
+    assert error < worse and not draft.training
+    assert read_header(draft_path(path)).card["validation_rms"] == error
