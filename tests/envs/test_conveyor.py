@@ -167,6 +167,15 @@ def test_the_expert_solves_the_hard_variant(make):
     assert [run_expert(env, task.TASKS[i % 4], i) for i in range(8)].count("success") >= 7
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("speed", [6.0, 10.0, 15.0])
+@pytest.mark.parametrize(("hard", "wanted"), [(False, 0.98), (True, 0.95)], ids=["standard", "hard"])
+def test_the_experts_rate_over_200_cells(make, hard, wanted, speed):
+    env = make(hard=hard, speed=speed)
+    outcomes = [run_expert(env, task.TASKS[i % 4], i) for i in range(200)]
+    assert outcomes.count("success") / 200 >= wanted
+
+
 def test_the_expert_recovers_from_a_state_that_is_not_its_own(make):
     env = make(speed=8)
     env.unwrapped.cameras_on = False
@@ -251,6 +260,17 @@ def test_missing_meshes_name_the_package(monkeypatch):
     monkeypatch.setattr(physics.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(FileNotFoundError, match="robosuite==1.4.0"):
         physics.mesh_folder()
+
+
+def test_an_episode_can_be_filmed(make, tmp_path):
+    pytest.importorskip("moviepy")
+    env = gymnasium.wrappers.RecordVideo(make(render_mode="rgb_array", speed=10), str(tmp_path), disable_logger=True)
+    env.reset(seed=0, options=CELL)
+    for _ in range(5):
+        env.step(np.zeros(7, np.float32))
+    env.close()
+    (film,) = tmp_path.glob("*.mp4")
+    assert film.stat().st_size > 1000
 
 
 def test_suites_name_the_tasks_of_their_environments():
