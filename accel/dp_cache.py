@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..policies.flow import FlowSpec, Schedule
+from ..policies.policy import Policy
 from ..policies.seams import Method, Seam
 
 COMPUTED = (0, 1, 2, 6, 8, 9)  # of ten (rMuscle, baselines)
@@ -15,7 +16,7 @@ class DPCache(Method):
         keep: Steps to compute, counted from 0. All of them is exactly dense.
 
     Raises:
-        ValueError: Step 0 is not kept (at construction), or a step does not exist (at the first call).
+        ValueError: Step 0 is not kept, or a step is negative; on ``attach``, the policy takes fewer steps.
     """
 
     name = "dp_cache"
@@ -24,9 +25,16 @@ class DPCache(Method):
 
     def __init__(self, keep: tuple[int, ...] = COMPUTED) -> None:
         """See the class."""
-        if 0 not in keep:
-            raise ValueError(f"dp_cache must compute step 0, got keep={keep}")
+        if 0 not in keep or min(keep) < 0:
+            raise ValueError(f"dp_cache must compute step 0 and none before it, got keep={keep}")
         self.keep, self._reused = frozenset(keep), 0
+
+    def attach(self, policy: Policy) -> None:
+        """Checks that the policy takes the steps to be kept."""
+        if max(self.keep) >= policy.model.flow.steps:
+            raise ValueError(
+                f"dp_cache keeps step {max(self.keep)}, but the policy has {policy.model.flow.steps} steps"
+            )
 
     def begin(self) -> None:
         """Zeroes the counter."""
@@ -35,8 +43,6 @@ class DPCache(Method):
     def schedule(self, flow: FlowSpec) -> Schedule:
         """The dense times with some predictions reused."""
         dense = flow.schedule()
-        if max(self.keep) >= flow.steps:
-            raise ValueError(f"dp_cache keeps step {max(self.keep)}, but the policy has {flow.steps} steps")
         computed = tuple(step in self.keep for step in range(flow.steps))
         self._reused += computed.count(False)
         return Schedule(dense.times, computed)

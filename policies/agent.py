@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .policy import Policy, Round, call_policy, dense_chunk
+from .policy import OFFERED, Policy, Round, call_policy, dense_chunk
 from .seams import Method, compose
 
 
@@ -21,16 +21,20 @@ class ChunkAgent:
         window: Actions executed before the next call; the policy's own if None.
 
     Raises:
-        ValueError: Two methods claim the same seam, or the window does not fit the chunk.
+        ValueError: Two methods claim the same seam, a claimed seam is not offered, or the window does not fit the chunk.
     """
 
     def __init__(self, policy: Policy, methods: Sequence[Method] = (), window: int | None = None) -> None:
         """Attaches the methods."""
         self.policy, self.methods = policy, tuple(methods)
-        self.window = window or policy.processor.replan
+        self.window = policy.processor.replan if window is None else window
         if not 1 <= self.window <= policy.model.config.horizon:
             raise ValueError(f"the replan window must be 1..{policy.model.config.horizon} actions, got {self.window}")
-        compose(self.methods)
+        for seam, method in compose(self.methods).items():
+            if seam not in OFFERED:
+                raise ValueError(
+                    f"{method.name!r} replaces the {seam.value!r} seam, which {policy.name} does not offer"
+                )
         for method in self.methods:
             method.attach(policy)
         self.reset(0)

@@ -118,6 +118,16 @@ class Inputs:
     state: Tensor
     view_mask: Tensor | None = None
 
+    def to(self, device: torch.device, dtype: torch.dtype) -> Inputs:
+        """Moves everything to a device, and what is not an index or a mask to a precision."""
+        return Inputs(
+            self.images.to(device, dtype),
+            self.tokens.to(device),
+            self.token_mask.to(device),
+            self.state.to(device, dtype),
+            None if self.view_mask is None else self.view_mask.to(device),
+        )
+
 
 @dataclass(frozen=True)
 class Prefix:

@@ -18,6 +18,7 @@ from .pi0 import Context, Inputs, Pi0, Pi0Config, Prefix
 from .processor import Processor
 from .seams import Method, Seam, compose
 
+OFFERED = frozenset({Seam.ROUND, Seam.SCHEDULE})  # seams that call_policy asks methods about
 BUNDLED = Path(__file__).parent / "checkpoints"
 
 
@@ -83,12 +84,13 @@ class Proposal:
 
     Attributes:
         chunk: [1, H, A], normalised.
-        length: Leading actions that may be executed; 0 turns the offer into a fallback to the full path in this very
-            round.
+        length: Leading actions to execute; 0 turns the offer into a fallback to the full path in this very round.
+        accepted: Leading actions that passed verification.
     """
 
     chunk: Tensor
     length: int
+    accepted: int
 
 
 @dataclass
@@ -182,9 +184,9 @@ def call_policy(
     """
     start, cpu_start = time.perf_counter_ns(), time.process_time_ns()
     owner, model = compose(methods), policy.model
-    dtype = model.action_in.weight.dtype
-    inputs = policy.processor.inputs(observation, dtype)
-    window = window or policy.processor.replan
+    weight = model.action_in.weight
+    inputs = policy.processor.inputs(observation).to(weight.device, weight.dtype)
+    window = policy.processor.replan if window is None else window
     call = Call(inputs, Prefix(noise, None, 0), noise, control_step, last_gripper, window)
     with call.stage("encode"):
         call.prefix = model.encode(inputs)
@@ -201,7 +203,7 @@ def call_policy(
         route=route,
         actions=actions,
         window=window,
-        accepted=None if proposal is None else proposal.length,
+        accepted=None if proposal is None else proposal.accepted,
         stages_ns=call.stages_ns,
         host_ns=time.perf_counter_ns() - start,
         cpu_ns=time.process_time_ns() - cpu_start,

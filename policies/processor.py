@@ -63,8 +63,8 @@ class Processor:
             raise ObservationError(f"the instruction must have 1 to {self.max_tokens} words, got {instruction!r}")
         return [self.words.index(word) for word in words] + [0] * (self.max_tokens - len(words))
 
-    def inputs(self, observation: Mapping[str, Any], dtype: torch.dtype = torch.float32) -> Inputs:
-        """Returns model inputs of batch 1.
+    def inputs(self, observation: Mapping[str, Any]) -> Inputs:
+        """Returns model inputs of batch 1, float32 on the CPU.
 
         Raises:
             ObservationError: A camera is missing, an image or the state has the wrong shape, or a value is not finite.
@@ -85,10 +85,10 @@ class Processor:
             raise ObservationError(f"the state must be {len(self.state_mean)} finite numbers, got {state.tolist()}")
         tokens = torch.tensor([self.tokenize(observation["instruction"])])
         return Inputs(
-            images=self.pixels(torch.from_numpy(np.stack(views))[None]).to(dtype),
+            images=self.pixels(torch.from_numpy(np.stack(views))[None]),
             tokens=tokens,
             token_mask=tokens != 0,
-            state=self.normalise_state(torch.from_numpy(state)[None]).to(dtype),
+            state=self.normalise_state(torch.from_numpy(state)[None]),
         )
 
     @staticmethod

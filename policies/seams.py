@@ -11,6 +11,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from .flow import FlowSpec, Schedule
     from .policy import Call, Policy, Proposal
 
@@ -38,11 +40,18 @@ class Method:
         claims: Seams whose arithmetic the method replaces.
         must_move: Counters each of which has to be above zero over a run; otherwise the method did nothing and
             its row is marked NOT ACTIVE.
+        routes: Routes that its rounds may take.
     """
 
     name: ClassVar[str] = "dense"
     claims: ClassVar[frozenset[Seam]] = frozenset()
     must_move: ClassVar[tuple[str, ...]] = ()
+    routes: ClassVar[tuple[str, ...]] = ("full",)
+
+    @staticmethod
+    def files(policy: Path) -> list[Path]:
+        """Returns the files that the method needs beside those of the policy at this path, such as a draft."""
+        return []
 
     def attach(self, policy: Policy) -> None:
         """Prepares whatever depends on the policy: tables, buffers, a draft. Called once."""

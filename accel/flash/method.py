@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -48,6 +49,7 @@ class Flash(Method):
     name = "flash"
     claims = frozenset({Seam.ROUND})
     must_move = ("flash_rounds",)
+    routes = ("full", "flash", "fallback")
 
     def __init__(
         self,
@@ -55,7 +57,7 @@ class Flash(Method):
         tau: tuple[float, ...] = (0.90, 0.95),
         refresh: int = 0,
         gripper: bool = True,
-        max_age: int = 40,
+        max_age: int = 60,
         image_change: float = 0.5,
         reject: str = "now",
     ) -> None:
@@ -74,6 +76,11 @@ class Flash(Method):
         self.max_age, self.image_change, self.reject = max_age, image_change, reject
         self.draft: Draft | None = None
         self.begin()
+
+    @staticmethod
+    def files(policy: Path) -> list[Path]:
+        """The draft."""
+        return [draft_path(policy)]
 
     def attach(self, policy: Policy) -> None:
         """Loads the draft that lies beside the policy."""
@@ -109,16 +116,16 @@ class Flash(Method):
         self._count["drafted"] += 1
         if switch:
             self._count["gripper_fallbacks"] += 1
-            return Proposal(chunk, 0)
+            return Proposal(chunk, length=0, accepted=accepted)
         if accepted == 0:
             self._count["rejected"] += 1
-            if self.reject == "next":
-                self._owed, accepted = True, 1
-        if accepted:
+            self._owed = self.reject == "next"
+        length = max(accepted, int(self._owed))
+        if length:
             self._since_full += 1
             self._count["flash_rounds"] += 1
             self._count["accepted_actions"] += accepted
-        return Proposal(chunk, accepted)
+        return Proposal(chunk, length, accepted)
 
     def verify(self, call: Call, chunk: Tensor) -> Verdict:
         """Reconstructs the endpoint from every verification point, as one batch (algorithm 1).

@@ -95,7 +95,7 @@ def draw(task: str, seed: int, init_state: int, *, distractor: bool, speed: floa
 def outcome(physics: ConveyorPhysics, drawn: Draw, time_ns: int) -> str | None:
     """Returns how the episode has ended, or None while it goes on.
 
-    ``success``; ``wrong_bin``; ``dropped`` (rests on the floor); ``lost`` (left the reach on the belt); ``time``.
+    ``success``, ``wrong_bin``, ``dropped`` (below 9 cm outside both bins), ``lost`` (left the reach on the belt), ``time``.
     """
     position = physics.object_position(drawn.target)
     where = next((name for name in BINS if _inside(position, name)), None)

@@ -15,7 +15,11 @@ from . import json_option
 @click.option("--suite", required=True, metavar="NAME", help="Suite; `replan envs` lists them.")
 @click.option("--episodes", type=click.IntRange(min=1), default=1100, show_default=True)
 @click.option(
-    "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Recordings of two seeds share no cell."
+    "--seed",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Recordings of two seeds by as many workers share no cell.",
 )
 @click.option("--policy", metavar="NAME|PATH", help="Let this policy drive while the expert labels (DAgger).")
 @click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True)

@@ -3,8 +3,8 @@
 Noise, shoves and random latencies take the arm where a policy's errors will take it (DART); with a policy at the wheel
 the same loop is DAgger. Either way the label of a frame is the expert's chunk from that very state.
 
-The environment is reached by name through Gymnasium and must offer ``unwrapped.expert_chunk(horizon)``; nothing here
-knows it.
+The environment is reached by name through Gymnasium; its ``unwrapped`` must offer ``expert_chunk(horizon)`` and
+``hold(ticks)``, and let ``speed`` and ``start_spread`` be set before a reset.
 """
 
 from __future__ import annotations
@@ -114,7 +114,15 @@ def collect_parallel(
     jobs = [
         context.Process(
             target=collect,
-            args=(env_id, folder, episodes // workers, seed * workers + worker, horizon, cameras, policy),
+            args=(
+                env_id,
+                folder,
+                episodes // workers + (worker < episodes % workers),
+                seed * workers + worker,
+                horizon,
+                cameras,
+                policy,
+            ),
         )
         for worker, folder in enumerate(folders)
     ]

@@ -27,6 +27,7 @@ from ..processor import Processor
 from .collect import Frames
 
 STATE = "state.safetensors"
+KEEP_EVERY = 500  # steps
 _BRANCHES = 2  # noise and time draws for each encoded prefix: the prefix is most of the work
 
 
@@ -64,14 +65,14 @@ class Dataset:
         actions = np.concatenate([part.actions[k] for part, k in zip(parts, keep, strict=True)])
         self.actions = torch.from_numpy(actions.astype(np.float32))
         text = np.concatenate([part.instruction[k] for part, k in zip(parts, keep, strict=True)])
-        self.processor = processor or self._statistics(text)
+        words = {word for part in parts for sentence in np.unique(part.instruction) for word in str(sentence).split()}
+        self.processor = processor or self._statistics(sorted(words))
         self.tokens = torch.tensor([self.processor.tokenize(str(instruction)) for instruction in text])
         self.state = self.processor.normalise_state(self.state)
         self.actions = self.processor.normalise_actions(self.actions)
 
-    def _statistics(self, text: np.ndarray) -> Processor:
-        """Standardisation measured on the first training set, and its vocabulary."""
-        words = sorted({word for sentence in set(text.tolist()) for word in sentence.split()})
+    def _statistics(self, words: list[str]) -> Processor:
+        """Standardisation measured on the first training set, with the vocabulary of all its recordings."""
         state_std = self.state.std(0).clamp_min(1e-3)
         actions = self.actions.flatten(0, 1)
         action_std = actions.std(0)
@@ -146,11 +147,19 @@ def train(folders: list[Path], out: Path, recipe: Recipe, start: Path | None = N
         recipe: What to do.
         start: Checkpoint whose weights and processor to start from; None starts afresh.
         workers: Processes.
+
+    Raises:
+        ValueError: The run folder holds another training.
     """
     out.mkdir(parents=True, exist_ok=True)
-    (out / "recipe.json").write_text(
-        json.dumps({**asdict(recipe), "data": [str(folder) for folder in folders]}, indent=1)
-    )
+    plan = {**asdict(recipe), "data": [str(folder) for folder in folders], "start": str(start), "workers": workers}
+    note = out / "recipe.json"
+    if note.exists() and (before := json.loads(note.read_text())) != plan:
+        changed = sorted(key for key in plan if before.get(key) != plan[key])
+        raise ValueError(
+            f"{out} holds a training with other {', '.join(changed)}; choose another folder or the same values"
+        )
+    note.write_text(json.dumps(plan, indent=1))
     rendezvous = out / "rendezvous"
     rendezvous.unlink(missing_ok=True)
     spawn(_work, (workers, rendezvous, folders, out, recipe, start), nprocs=workers)
@@ -175,12 +184,13 @@ def _work(
     averaged = {name: value.clone() for name, value in model.state_dict().items()}
     optimizer = torch.optim.AdamW(model.parameters(), recipe.rate, betas=(0.9, 0.98), weight_decay=0.01)
     first = _restore(out / STATE, model, averaged, optimizer)
-    rng = np.random.default_rng([recipe.seed, rank, first])
-    generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
     share = recipe.batch // world
     losses: list[float] = []
     bar = tqdm(range(first, recipe.steps), initial=first, total=recipe.steps, disable=rank > 0, mininterval=10)
     for step in bar:
+        # Keyed by the step, so that a stopped training ends with the weights of one that was not.
+        rng = np.random.default_rng([recipe.seed, rank, step])
+        generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
         rate = recipe.rate * min((step + 1) / recipe.warmup, 1 - step / recipe.steps)
         for group in optimizer.param_groups:
             group["lr"] = max(rate, 1e-6)
@@ -195,7 +205,7 @@ def _work(
         for name, value in model.state_dict().items():
             averaged[name].lerp_(value, 1 - decay)
         done = step + 1
-        if rank == 0 and (done % 500 == 0 or done == recipe.steps):
+        if rank == 0 and (done % KEEP_EVERY == 0 or done == recipe.steps):
             row = {"step": done, "samples": done * recipe.batch, "train": float(np.mean(losses)), "rate": rate}
             row |= _validate(model, averaged, check)
             with (out / "log.jsonl").open("a") as log:

@@ -218,7 +218,7 @@ def test_a_gripper_switch_in_any_branch_goes_to_the_full_path(
 def test_the_authors_way_of_rejecting_runs_the_full_path_in_the_next_round(flash_policy, observation):
     _, rounds, agent = run(flash_policy, observation, "flash:delta=0:gripper=false:reject=next", steps=13)
     assert routes(rounds) == ["full", "flash", "full"]
-    assert len(rounds[1].actions) == 1 and agent.counters()["owed"] == 1
+    assert (len(rounds[1].actions), rounds[1].accepted) == (1, 0) and agent.counters()["owed"] == 1
 
 
 def test_an_episode_starts_with_a_full_round_and_fresh_counters(flash_policy, observation):

@@ -34,6 +34,7 @@ def test_mistakes_name_the_way_out(spec, message):
     [
         ("few_step:steps=0", "0"),
         ("dp_cache:keep=1/2", "step 0"),
+        ("dp_cache:keep=0/-1", "-1"),
         ("flash:delta=-1", "-1"),
         ("flash:delta=nan", "nan"),
         ("flash:tau=1.0", "1.0"),

@@ -77,10 +77,9 @@ def test_reusing_more_errs_more(policy, observation):
     assert errors[0] < errors[2] < errors[3] and errors[1] < errors[3]
 
 
-def test_a_step_that_the_policy_does_not_take_cannot_be_kept(policy, observation):
-    agent = ChunkAgent(policy, [DPCache(keep=(0, 10))])
+def test_a_step_that_the_policy_does_not_take_cannot_be_kept(policy):
     with pytest.raises(ValueError, match="step 10"):
-        agent.act(observation)
+        ChunkAgent(policy, [DPCache(keep=(0, 10))])
 
 
 def test_counters_start_again_with_each_episode(policy, observation):

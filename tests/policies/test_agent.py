@@ -73,7 +73,7 @@ def test_stage_times_lie_within_the_call(policy, observation):
     assert 0 < sum(call.stages_ns.values()) <= call.host_ns
 
 
-@pytest.mark.parametrize("window", [17, -1])
+@pytest.mark.parametrize("window", [17, 0])
 def test_a_window_that_the_chunk_cannot_fill_is_refused(policy, window):
     with pytest.raises(ValueError, match=str(window)):
         ChunkAgent(policy, window=window)
@@ -88,6 +88,14 @@ def test_methods_that_want_the_same_seam_are_refused_by_name(policy):
 
     with pytest.raises(ValueError, match="'one' and 'two'.*'schedule'"):
         ChunkAgent(policy, [One(), Two()])
+
+
+def test_a_seam_that_nobody_asks_about_is_refused(policy):
+    class Rows(Method):
+        name, claims = "rows", frozenset({Seam.STEP_ROWS})
+
+    with pytest.raises(ValueError, match="'rows'.*'step_rows'"):
+        ChunkAgent(policy, [Rows()])
 
 
 def test_hooks_at_seams_that_are_not_claimed_are_never_called(policy, observation):

@@ -12,8 +12,9 @@ from replan.accel.flash.training import train_draft
 from replan.policies.checkpoint import read_header
 from replan.policies.pi0 import Pi0
 from replan.policies.policy import load_policy
+from replan.policies.training import train as training
 from replan.policies.training.collect import Frames, collect
-from replan.policies.training.train import STATE, Dataset, Recipe, flow_loss, initialise, train
+from replan.policies.training.train import Dataset, Recipe, flow_loss, initialise, train
 
 ENV = "replan.envs:replan/ConveyorSorting-v0"
 CAMERAS = ("third", "wrist")
@@ -101,18 +102,41 @@ def test_training_leaves_a_policy_that_says_what_it_is(trained):
     assert rows[-1]["step"] == 3 and np.isfinite(rows[-1]["held_out"])
 
 
-def test_a_stopped_training_goes_on_where_it_was(recording, tmp_path):
-    train([recording], tmp_path, Recipe(steps=2, batch=8), workers=1)
-    first = load_policy(tmp_path / "policy.safetensors").model.state_dict()
-    train([recording], tmp_path, Recipe(steps=4, batch=8), workers=1)
-    rows = [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert rows == [2, 4] and (tmp_path / STATE).exists()
-    later = load_policy(tmp_path / "policy.safetensors").model.state_dict()
-    assert not torch.equal(first["embed.weight"], later["embed.weight"])
-    train([recording], tmp_path, Recipe(steps=4, batch=8), workers=1)  # nothing left to do
-    assert torch.equal(
-        load_policy(tmp_path / "policy.safetensors").model.state_dict()["embed.weight"], later["embed.weight"]
-    )
+@pytest.fixture
+def in_process(monkeypatch, tmp_path):
+    """Trains in this process, two steps at a time between keeps."""
+    monkeypatch.setattr(training, "KEEP_EVERY", 2)
+    monkeypatch.setattr(training, "spawn", lambda work, args, nprocs: work(0, *args))
+    return tmp_path
+
+
+def test_a_killed_training_ends_with_the_weights_of_one_that_was_not(recording, in_process, monkeypatch):
+    recipe = Recipe(steps=5, batch=8)
+    train([recording], in_process / "whole", recipe, workers=1)
+    calls = []
+
+    def dies(*arguments):
+        calls.append(1)
+        if len(calls) == 4:
+            torch.distributed.destroy_process_group()
+            raise KeyboardInterrupt
+        return flow_loss(*arguments)
+
+    monkeypatch.setattr(training, "flow_loss", dies)
+    monkeypatch.setattr(training, "_validate", lambda *arguments: {"held_out": 0.0})
+    with pytest.raises(KeyboardInterrupt):
+        train([recording], in_process / "cut", recipe, workers=1)
+    monkeypatch.setattr(training, "flow_loss", flow_loss)
+    train([recording], in_process / "cut", recipe, workers=1)
+    whole, cut = (in_process / name / "policy.safetensors" for name in ("whole", "cut"))
+    assert cut.read_bytes() == whole.read_bytes()
+    steps = [json.loads(line)["step"] for line in (in_process / "cut" / "log.jsonl").read_text().splitlines()]
+    assert steps == [2, 4, 5] and (in_process / "cut" / training.STATE).exists()
+
+
+def test_a_folder_is_not_continued_with_another_recipe(recording, trained):
+    with pytest.raises(ValueError, match="other steps"):
+        train([recording], trained, Recipe(steps=4, batch=8))
 
 
 def test_training_is_repeatable(recording, trained, tmp_path):
