@@ -42,23 +42,16 @@ def _one(part: str) -> Method:
         near = difflib.get_close_matches(name, METHODS, n=3, cutoff=0.4) or sorted(METHODS)
         raise UnknownMethod(f"unknown method {name!r}; did you mean {', '.join(near)}?")
     kind = METHODS[name]
-    types = {key: value for key, value in typing.get_type_hints(kind.__init__).items() if key != "return"}
-    if kind.__init__ is object.__init__:
-        types = {}
+    defaults = {key: value.default for key, value in inspect.signature(kind).parameters.items()}
+    types = typing.get_type_hints(kind.__init__)
     arguments: dict[str, Any] = {}
     for option in options:
         key, equals, text = option.partition("=")
-        if not equals or key not in types:
-            known = ", ".join(f"{key}={value.default}" for key, value in _defaults(kind).items()) or "none"
+        if not equals or key not in defaults:
+            known = ", ".join(f"{key}={value}" for key, value in defaults.items()) or "none"
             raise UnknownMethod(f"{name!r} has no option {option!r}; it takes {known}")
         arguments[key] = _read(name, key, text, types[key])
     return kind(**arguments)
-
-
-def _defaults(kind: type[Method]) -> dict[str, inspect.Parameter]:
-    if kind.__init__ is object.__init__:
-        return {}
-    return {key: value for key, value in inspect.signature(kind).parameters.items()}
 
 
 def _read(method: str, key: str, text: str, kind: Any) -> Any:

@@ -21,7 +21,8 @@ class ChunkAgent:
         window: Actions executed before the next call; the policy's own if None.
 
     Raises:
-        ValueError: Two methods claim the same seam, a claimed seam is not offered, or the window does not fit the chunk.
+        ValueError: Two methods claim the same seam, a claimed seam is not offered, or the window does not fit the
+            chunk.
     """
 
     def __init__(self, policy: Policy, methods: Sequence[Method] = (), window: int | None = None) -> None:

@@ -62,22 +62,28 @@ def read_header(path: Path) -> Header:
         ) from error
     if text is None:
         raise CheckpointError(f"{path} is a safetensors file, but carries no replan header")
-    header = json.loads(text)
-    if header.pop("format", None) != FORMAT:
+    try:
+        header = json.loads(text)
+    except ValueError as error:
+        raise CheckpointError(f"{path} has a damaged header ({error})") from error
+    if not isinstance(header, dict) or header.pop("format", None) != FORMAT:
         raise CheckpointError(f"{path} has another checkpoint format than {FORMAT}; write it again with this version")
-    return Header(**header)
+    return from_plain(Header, header)
 
 
 def load_weights(path: Path, module: nn.Module) -> None:
     """Copies the weights into the module, converting to its precision.
 
     Raises:
-        CheckpointError: A key is missing or unknown, or a shape differs.
+        CheckpointError: A key is missing or unknown, a shape differs, or a value is not finite.
     """
     wanted = module.state_dict()
     with safe_open(path, "pt") as file:
         found = {name: file.get_tensor(name) for name in file.keys()}
     load_strictly(found, wanted, path)
+    for name, tensor in found.items():
+        if not torch.isfinite(tensor).all():
+            raise CheckpointError(f"{path}: {name} holds values that are not finite")
     module.load_state_dict({name: tensor.to(wanted[name].dtype) for name, tensor in found.items()})
 
 
@@ -108,6 +114,8 @@ def from_plain(kind: type[_T], values: dict[str, Any]) -> _T:
         CheckpointError: A field is missing or unknown.
     """
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    if not isinstance(values, dict):
+        raise CheckpointError(f"the {kind.__name__} of the checkpoint is {values!r}, not a table")
     if names != values.keys():
         raise CheckpointError(f"the {kind.__name__} of the checkpoint differs in {sorted(names ^ values.keys())}")
     return kind(**{name: _tuples(value) for name, value in values.items()})

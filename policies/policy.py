@@ -75,7 +75,15 @@ def load_policy(name: str | Path, dtype: torch.dtype = torch.float32, device: st
     model = Pi0(checkpoint.from_plain(Pi0Config, header.config))
     checkpoint.load_weights(path, model)
     model.requires_grad_(False).eval().to(device, dtype)
-    return Policy(path.stem, path, model, checkpoint.from_plain(Processor, header.processor), header.card)
+    try:
+        processor = checkpoint.from_plain(Processor, header.processor)
+    except ValueError as error:
+        raise checkpoint.CheckpointError(f"{path}: {error}") from error
+    found = (len(processor.state_mean), len(processor.action_mean), processor.image_size)
+    wanted = (model.config.state_dim, model.config.action_dim, model.config.image_size)
+    if found != wanted:
+        raise checkpoint.CheckpointError(f"{path}: state, action and image sizes are {found}, the model has {wanted}")
+    return Policy(path.stem, path, model, processor, header.card)
 
 
 @dataclass(frozen=True)
@@ -195,7 +203,7 @@ def call_policy(
         route, chunk, length = "flash", proposal.chunk, min(proposal.length, window)
     else:
         route, length = "full" if proposal is None else "fallback", window
-        chunk = full_path(policy, methods, call)
+        chunk = full_path(policy, call, owner.get(Seam.SCHEDULE))
         for method in methods:
             method.observe_full(call)
     actions = policy.processor.actions(chunk[0, :length])
@@ -213,14 +221,20 @@ def call_policy(
     )
 
 
-def full_path(policy: Policy, methods: Sequence[Method], call: Call) -> Tensor:
-    """Prefills and denoises; sets ``call.context`` and ``call.chunk`` and returns the chunk."""
-    owner, model = compose(methods), policy.model
+def full_path(policy: Policy, call: Call, scheduler: Method | None = None) -> Tensor:
+    """Prefills and denoises; sets ``call.context`` and ``call.chunk`` and returns the chunk.
+
+    Args:
+        policy: The dense policy.
+        call: The round, encoded.
+        scheduler: Method that owns the SCHEDULE seam; None is dense.
+    """
+    model = policy.model
     with call.stage("prefill"):
         call.context = model.prefill(call.prefix)
     with call.stage("denoise"):
         context = model.see_state(call.context, call.inputs.state)
-        schedule = owner[Seam.SCHEDULE].schedule(model.flow) if Seam.SCHEDULE in owner else model.flow.schedule()
+        schedule = scheduler.schedule(model.flow) if scheduler else model.flow.schedule()
         x, prediction = call.noise, call.noise
         for step, computed in enumerate(schedule.computed):
             if computed:
@@ -234,7 +248,7 @@ def full_path(policy: Policy, methods: Sequence[Method], call: Call) -> Tensor:
 def dense_chunk(policy: Policy, round_: Round) -> Tensor:
     """Returns what the dense policy answers to the observation and noise of a round: [1, H, A], normalised."""
     call = round_.call
-    return full_path(policy, (), Call(call.inputs, call.prefix, call.noise, 0, None, call.window))
+    return full_path(policy, Call(call.inputs, call.prefix, call.noise, 0, None, call.window))
 
 
 def _wait(device: torch.device) -> None:

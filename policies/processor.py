@@ -31,6 +31,9 @@ class Processor:
         action_std: See ``action_mean``.
         gripper: Index of the gripper channel; all others are continuous.
         replan: Actions of a chunk that are executed before the next call (the replan window).
+
+    Raises:
+        ValueError: The statistics do not fit each other, or the gripper is no action channel.
     """
 
     cameras: tuple[str, ...]
@@ -43,6 +46,17 @@ class Processor:
     action_std: tuple[float, ...]
     gripper: int
     replan: int
+
+    def __post_init__(self) -> None:
+        """Refuses conventions that contradict each other."""
+        for name, mean, std in (
+            ("state", self.state_mean, self.state_std),
+            ("action", self.action_mean, self.action_std),
+        ):
+            if len(mean) != len(std) or not all(value > 0 for value in std):
+                raise ValueError(f"{name}_mean and {name}_std must be as long as each other, and {name}_std above zero")
+        if not 0 <= self.gripper < len(self.action_mean):
+            raise ValueError(f"gripper must be one of the {len(self.action_mean)} action channels, got {self.gripper}")
 
     @property
     def continuous(self) -> list[int]:

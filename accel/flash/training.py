@@ -111,7 +111,7 @@ class _Targets:
                 # All text tokens are kept, so that batches of different instructions stack.
                 prefix = model.encode(inputs, drop=False)
                 noise = torch.randn((len(part), config.horizon, config.action_dim), generator=generator)
-                chunks.append(full_path(policy, (), Call(inputs, prefix, noise, 0, None, policy.processor.replan)))
+                chunks.append(full_path(policy, Call(inputs, prefix, noise, 0, None, policy.processor.replan)))
                 embeddings.append(prefix.embeddings.half())
                 masks.append(_whole_mask(prefix))
                 states.append(inputs.state)

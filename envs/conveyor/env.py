@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -13,7 +12,7 @@ from gymnasium import spaces
 
 from . import task as rules
 from .expert import GRASPS, SEVERAL_GRASPS, View, plan
-from .physics import CONTROL_TICKS, TICK_NS, ConveyorPhysics, build_model
+from .physics import CONTROL_TICKS, TICK_NS, ConveyorPhysics, model_xml
 
 CAMERAS = ("third", "wrist")
 MAX_SPEED = 60.0  # m/min; twice what the arm can follow
@@ -117,13 +116,11 @@ class ConveyorSorting(gymnasium.Env[dict[str, Any], np.ndarray]):
         self._physics = ConveyorPhysics(
             tuple(sorted(drawn.poses)), drawn.speed / 60, drawn.tool, drawn.tool_yaw, drawn.poses
         )
-        model = self._physics.model
-        model.vis.headlight.ambient[:], model.vis.headlight.diffuse[:] = drawn.headlight
-        model.light("lamp").diffuse[:] = drawn.lamp
         self.time_ns = 0
         manifest = {
-            "init_state": rules.digest(self._physics.state(), drawn.headlight, drawn.lamp),
-            "fixtures": _fixtures(tuple(sorted(drawn.poses))),
+            # What was drawn, not the state computed from it: rounding differs between processors.
+            "init_state": rules.digest(drawn),
+            "fixtures": rules.digest(model_xml(tuple(sorted(drawn.poses))), TICK_NS, CONTROL_TICKS),
             "instruction": drawn.instruction,
             "step_budget": f"{rules.TIME_LIMIT_NS // 10**9} s",
             "success_rule": rules.SUCCESS_RULE,
@@ -215,7 +212,10 @@ class ConveyorSorting(gymnasium.Env[dict[str, Any], np.ndarray]):
         return {**images, "state": np.array(state, np.float32), "instruction": self._draw.instruction}
 
     def _draw_camera(self, camera: str, height: int, width: int) -> np.ndarray:
-        model = self._running.model
+        model, drawn = self._running.model, self._draw
+        # The model is shared by all environments of the process, so its lights are set whenever it is drawn.
+        model.vis.headlight.ambient[:], model.vis.headlight.diffuse[:] = drawn.headlight
+        model.light("lamp").diffuse[:] = drawn.lamp
         key = (id(model), height, width)
         if key not in self._renderers:
             renderer = mujoco.Renderer(model, height, width)
@@ -225,11 +225,3 @@ class ConveyorSorting(gymnasium.Env[dict[str, Any], np.ndarray]):
         renderer = self._renderers[key]
         renderer.update_scene(self._running.data, camera)
         return renderer.render().copy()
-
-
-@functools.lru_cache(maxsize=8)
-def _fixtures(objects: tuple[str, ...]) -> str:
-    model = build_model(objects)
-    return rules.digest(
-        model.body_pos, model.body_quat, model.geom_size, model.geom_pos, model.cam_pos, model.dof_damping
-    )

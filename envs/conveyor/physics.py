@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 
 import mujoco
@@ -128,12 +129,11 @@ def _bin_xml(name: str) -> str:
     return f'<body name="bin_{name}" pos="{x} {y} 0">{floor}{walls}</body>'
 
 
-@functools.lru_cache(maxsize=8)
-def build_model(objects: tuple[str, ...]) -> mujoco.MjModel:
-    """Compiles the cell with the given objects on its belt.
+def model_xml(objects: tuple[str, ...]) -> str:
+    """Returns the cell as MJCF, with the meshes by file name: all that decides how it moves and looks.
 
     Args:
-        objects: Names out of ``OBJECT_GEOMS``.
+        objects: Names out of ``OBJECT_GEOMS`` that lie on the belt.
     """
     servos = "".join(
         f'<position joint="j{i}" kp="{6000 if i < 4 else 1500}" dampratio="1" '
@@ -145,8 +145,8 @@ def build_model(objects: tuple[str, ...]) -> mujoco.MjModel:
         for side in ("left", "right")
     )
     # Shadows and multisampling are off: software rendering pays 5 to 10 times the frame for them.
-    xml = f"""
-    <mujoco model="conveyor"><compiler angle="radian" meshdir="{mesh_folder()}" autolimits="true"/>
+    return f"""
+    <mujoco model="conveyor"><compiler angle="radian" autolimits="true"/>
     <option timestep="{TICK_NS / 1e9}" integrator="implicitfast" cone="elliptic" impratio="10" iterations="20"
       ls_iterations="20"><flag nativeccd="enable"/></option>
     <visual><quality shadowsize="0" offsamples="0"/><map znear=".005"/><global offwidth="640" offheight="480"/>
@@ -176,7 +176,13 @@ def build_model(objects: tuple[str, ...]) -> mujoco.MjModel:
       {"".join(map(_bin_xml, BINS))}{_arm_xml()}{"".join(map(_object_xml, objects))}
     </worldbody>
     <actuator>{servos}{fingers}</actuator></mujoco>"""
-    return mujoco.MjModel.from_xml_string(xml)
+
+
+@functools.lru_cache(maxsize=8)
+def build_model(objects: tuple[str, ...]) -> mujoco.MjModel:
+    """Compiles :func:`model_xml` with the meshes of the installed robosuite. The model is shared: do not change it."""
+    meshes = {f"{name}.stl": (mesh_folder() / f"{name}.stl").read_bytes() for name in _MESHES}
+    return mujoco.MjModel.from_xml_string(model_xml(objects), meshes)
 
 
 def rotation_z(angle: float) -> np.ndarray:
@@ -208,7 +214,7 @@ class ConveyorPhysics:
     Args:
         objects: Objects on the belt.
         speed: Belt speed in m/s.
-        tool: Initial tool position [3] in metres.
+        tool: Initial tool position in metres.
         tool_yaw: Initial tool yaw in radians.
         poses: Object name to (x, y, yaw) on the belt.
     """
@@ -217,7 +223,7 @@ class ConveyorPhysics:
         self,
         objects: tuple[str, ...],
         speed: float,
-        tool: np.ndarray,
+        tool: Sequence[float] | np.ndarray,
         tool_yaw: float,
         poses: dict[str, tuple[float, float, float]],
     ) -> None:

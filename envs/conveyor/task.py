@@ -32,20 +32,20 @@ class Draw:
         bin: Bin it belongs in.
         speed: Belt speed in m/min.
         poses: Object name to (x, y, yaw) on the belt, in metres and radians.
-        tool: Initial tool position [3] in metres.
+        tool: Initial tool position in metres.
         tool_yaw: Initial tool yaw in radians.
         headlight: Ambient and diffuse intensity of the camera light.
-        lamp: Diffuse colour [3] of the lamp.
+        lamp: Diffuse colour of the lamp.
     """
 
     target: str
     bin: str
     speed: float
     poses: dict[str, tuple[float, float, float]]
-    tool: np.ndarray
+    tool: tuple[float, float, float]
     tool_yaw: float
     headlight: tuple[float, float]
-    lamp: np.ndarray
+    lamp: tuple[float, float, float]
 
     @property
     def instruction(self) -> str:
@@ -85,17 +85,18 @@ def draw(task: str, seed: int, init_state: int, *, distractor: bool, speed: floa
         bin=bin_name,
         speed=float(rng["speed"].uniform(*SPEEDS)) if speed is None else float(speed),
         poses=poses,
-        tool=TOOL_HOME + rng["tool"].uniform(-spread, spread, 3),
+        tool=_triple(TOOL_HOME + rng["tool"].uniform(-spread, spread, 3)),
         tool_yaw=float(rng["tool"].uniform(-0.15, 0.15)),
         headlight=(float(light.uniform(0.35, 0.50)), float(light.uniform(0.40, 0.55))),
-        lamp=light.uniform(0.15, 0.40) * (1 + light.uniform(-0.1, 0.1, 3)),
+        lamp=_triple(light.uniform(0.15, 0.40) * (1 + light.uniform(-0.1, 0.1, 3))),
     )
 
 
 def outcome(physics: ConveyorPhysics, drawn: Draw, time_ns: int) -> str | None:
     """Returns how the episode has ended, or None while it goes on.
 
-    ``success``, ``wrong_bin``, ``dropped`` (below 9 cm outside both bins), ``lost`` (left the reach on the belt), ``time``.
+    ``success``, ``wrong_bin``, ``dropped`` (below 9 cm outside the bins), ``lost`` (left the reach on the belt),
+    ``time``.
     """
     position = physics.object_position(drawn.target)
     where = next((name for name in BINS if _inside(position, name)), None)
@@ -114,6 +115,11 @@ def outcome(physics: ConveyorPhysics, drawn: Draw, time_ns: int) -> str | None:
 def _inside(position: np.ndarray, bin_name: str) -> bool:
     x, y = BINS[bin_name]
     return bool(abs(position[0] - x) < BIN_HALF and abs(position[1] - y) < BIN_HALF and position[2] < 0.09)
+
+
+def _triple(values: np.ndarray) -> tuple[float, float, float]:
+    x, y, z = values.tolist()
+    return x, y, z
 
 
 def digest(*parts: object) -> str:

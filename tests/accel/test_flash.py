@@ -124,7 +124,7 @@ def test_a_prefix_ends_at_the_first_action_that_any_branch_rejects():
 
 
 def test_the_state_is_fresh_and_the_context_is_the_last_full_rounds(flash_policy, observation):
-    agent = ChunkAgent(flash_policy, accel.parse("flash:delta=99:gripper=false:image_change=0"))
+    agent = ChunkAgent(flash_policy, accel.parse("flash:delta=99:gripper=false:blind=0"))
     for _ in range(10):
         agent.act(observation)
     moved = {**observation, "state": observation["state"] + 1, "third": 255 - observation["third"]}
@@ -159,15 +159,23 @@ def test_a_context_that_is_too_old_is_not_reused(flash_policy, observation):
 
 
 @pytest.mark.parametrize("camera", ["third", "wrist"])
-def test_a_camera_that_fails_sends_the_round_to_the_full_path(flash_policy, observation, camera):
-    agent = ChunkAgent(flash_policy, accel.parse("flash:delta=99:gripper=false:image_change=0.05"))
+@pytest.mark.parametrize("failed", [0, 128, 255])
+def test_a_camera_that_fails_sends_the_round_to_the_full_path(flash_policy, observation, camera, failed):
+    agent = ChunkAgent(flash_policy, accel.parse("flash:delta=99:gripper=false"))
     for _ in range(11):
         agent.act(observation)
     assert agent.round.route == "flash"
-    black = {**observation, camera: np.zeros_like(observation[camera])}
     for _ in range(10):
-        agent.act(black)
-    assert agent.round.route == "full" and agent.counters()["image_changed"] == 1
+        agent.act({**observation, camera: np.full_like(observation[camera], failed)})
+    assert agent.round.route == "full" and agent.counters()["blind"] == 1
+
+
+def test_a_view_that_only_moves_does_not_count_as_failed(flash_policy, observation):
+    agent = ChunkAgent(flash_policy, accel.parse("flash:delta=99:gripper=false"))
+    for step in range(31):
+        moved = {name: np.roll(observation[name], 7 * step, 1) // (1 + step % 3) for name in ("third", "wrist")}
+        agent.act({**observation, **moved})
+    assert agent.counters()["flash_rounds"] == 3
 
 
 def gripper_method(policy, observation, draft_gripper, branch_gripper):

@@ -13,7 +13,7 @@ import pytest
 import replan.envs
 from gymnasium.utils.env_checker import check_env
 from replan.envs.conveyor import physics, task
-from replan.envs.conveyor.physics import ConveyorPhysics, build_model
+from replan.envs.conveyor.physics import ConveyorPhysics
 
 CELL = {"task": "brush-blue", "init_state": 5}
 
@@ -206,7 +206,7 @@ def place(target_xyz, *, gripper=-1.0, bin_name="red"):
     world.data.qvel[world._object_v["dog"] : world._object_v["dog"] + 6] = 0
     world.gripper = gripper
     mujoco.mj_forward(world.model, world.data)
-    drawn = task.Draw("dog", bin_name, 6.0, {}, physics.TOOL_HOME, 0.0, (0.4, 0.4), np.zeros(3))
+    drawn = task.Draw("dog", bin_name, 6.0, {}, (0.5, 0.0, 0.4), 0.0, (0.4, 0.4), (0.0, 0.0, 0.0))
     return task.outcome(world, drawn, 0)
 
 
@@ -285,8 +285,34 @@ def test_lighting_changes_between_cells_and_is_restored(make):
     env.reset(seed=0, options={**CELL, "init_state": 9})
     again, _ = env.reset(seed=0, options=CELL)
     assert np.array_equal(first["third"], again["third"])
-    model = build_model(("brush",))
-    env.reset(seed=0, options={**CELL, "init_state": 9})
-    other = model.vis.headlight.diffuse.copy()
-    env.reset(seed=0, options=CELL)
-    assert not np.array_equal(other, model.vis.headlight.diffuse)
+
+
+def test_two_environments_of_a_process_do_not_share_their_light(make):
+    alone, other = make(), make()
+    alone.reset(seed=0, options=CELL)
+    undisturbed, *_ = alone.step(np.zeros(7, np.float32))
+    alone.reset(seed=0, options=CELL)
+    other.reset(seed=0, options={**CELL, "init_state": 9})
+    disturbed, *_ = alone.step(np.zeros(7, np.float32))
+    assert np.array_equal(undisturbed["third"], disturbed["third"])
+
+
+def test_the_manifest_names_any_change_of_the_cell(make, monkeypatch):
+    env = make()
+    _, before = env.reset(seed=0, options=CELL)
+    for old, new in (('friction="1.5', 'friction="1.4'), ('fovy="80"', 'fovy="81"'), ('impratio="10"', 'impratio="9"')):
+        changed = physics.model_xml(("brush",)).replace(old, new)
+        assert changed != physics.model_xml(("brush",))
+        monkeypatch.setattr("replan.envs.conveyor.env.model_xml", lambda objects, changed=changed: changed)
+        _, after = env.reset(seed=0, options=CELL)
+        assert after["manifest"]["fixtures"] != before["manifest"]["fixtures"]
+
+
+@pytest.mark.slow
+def test_20_and_60_milliseconds_differ_at_15_metres_a_minute(make):
+    env = make(speed=15)
+    counts = [
+        [run_expert(env, task.TASKS[i % 4], i, latency=ticks, window=10) for i in range(100)].count("success")
+        for ticks in (10, 30)
+    ]
+    assert counts[0] > counts[1]

@@ -34,7 +34,9 @@ def test_weights_and_conventions_survive(policy_file, policy):
 def test_a_missing_an_unknown_and_a_misshapen_key_are_named(policy_file, tmp_path):
     tensors, metadata = parts(policy_file)
     fewer = {name: tensor for name, tensor in tensors.items() if name != "embed.weight"}
+    poisoned = {**tensors, "embed.weight": torch.full_like(tensors["embed.weight"], torch.nan)}
     for changed, message in (
+        (poisoned, "embed.weight holds values that are not finite"),
         (fewer, "1 missing keys .embed.weight"),
         ({**tensors, "extra": torch.zeros(1)}, "1 unknown keys .extra"),
         ({**tensors, "embed.weight": torch.zeros(2, 2)}, r"embed.weight is \[2, 2\], expected \[32, 64\]"),
@@ -51,7 +53,17 @@ def test_files_that_are_not_ours_are_refused(policy_file, tmp_path):
     cut = tmp_path / "cut.safetensors"
     cut.write_bytes(policy_file.read_bytes()[:-1000])
     del header["config"]["depth"]
+    other = json.loads(metadata["replan"])
+    other["processor"]["gripper"] = 40
+    short = json.loads(metadata["replan"])
+    short["processor"] |= {"action_mean": [0.0] * 8, "action_std": [1.0] * 8}
     for path, message in (
+        (write(tmp_path / "text.safetensors", tensors, {"replan": "{"}), "damaged header"),
+        (write(tmp_path / "list.safetensors", tensors, {"replan": "[]"}), "format"),
+        (write(tmp_path / "more.safetensors", tensors, {"replan": json.dumps({**header, "x": 1})}), "'x'"),
+        (write(tmp_path / "null.safetensors", tensors, {"replan": json.dumps({**header, "config": None})}), "None"),
+        (write(tmp_path / "grip.safetensors", tensors, {"replan": json.dumps(other)}), "40"),
+        (write(tmp_path / "short.safetensors", tensors, {"replan": json.dumps(short)}), "8"),
         (pickled, "not a safetensors file"),
         (cut, "not a safetensors file"),
         (write(tmp_path / "foreign.safetensors", tensors, None), "no replan header"),

@@ -75,7 +75,7 @@ def run(model):
     noise = given.pop("noise")
     inputs = Inputs(**given | {"images": given["images"].to(dtype), "state": given["state"].to(dtype)})
     call = Call(inputs, model.encode(inputs), noise, control_step=0, last_gripper=None, window=CONFIG.horizon)
-    full_path(Policy("reference", GOLDEN, model, None, {}), (), call)
+    full_path(Policy("reference", GOLDEN, model, None, {}), call)
     velocity = model.step(noise, 1.0, model.see_state(call.context, inputs.state))
     return call, velocity
 
