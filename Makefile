@@ -1,4 +1,4 @@
-DEMO_EPISODES ?= 40
+DEMO_EPISODES ?= 100
 PYTEST_ARGS ?=
 
 # One thread a process: parallel workers must not compete for cores, and results must not depend on how many there are.
@@ -14,6 +14,11 @@ demo: setup  ## The main job: four methods on the same conveyor episodes, a tabl
 	.venv/bin/replan eval --suite conveyor --policy pi0-tiny --method dense,few_step,flash,dp_cache \
 	    --episodes $(DEMO_EPISODES) --seed 0 --workers 2 --out runs/demo
 	.venv/bin/replan board runs/demo --html runs/demo/leaderboard.html
+
+reference: setup  ## Measure again what results/reference holds (success against belt speed for published latencies)
+	for spec in results/reference/belt_speed/*.toml; do \
+	    .venv/bin/replan eval --spec $$spec --workers 2 --out $${spec%.toml} || exit; done
+	.venv/bin/replan board results/reference/belt_speed/*/ --html results/reference/belt_speed.html
 
 test: setup  ## Run the tests (PYTEST_ARGS="-m 'not slow'" leaves the long ones out)
 	.venv/bin/python -m pytest $(PYTEST_ARGS)
@@ -34,4 +39,4 @@ lock: setup  ## Resolve the newest allowed releases, in a clean environment, int
 	    cat build/lock/resolved; } > requirements.lock
 	rm -rf build/lock
 
-.PHONY: help setup demo test check lock
+.PHONY: help setup demo reference test check lock
