@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -90,21 +91,27 @@ class Bench:
             self._policies[policy] = load_policy(policy, device="cuda" if torch.cuda.is_available() else "cpu")
         return ChunkAgent(self._policies[policy], accel.parse(method))
 
-    def checkpoints(self, policy: str) -> dict[str, str]:
-        """Returns the SHA-256 of a policy's file and of each that lies beside it for a method, such as a draft.
+    def checkpoints(self, policy: str, methods: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Returns, for each method, the SHA-256 of the files it runs on: the policy's and its own, such as a draft.
 
         Raises:
-            ValueError: There is no such policy.
+            ValueError: There is no such policy or method, or a file of the method is missing.
         """
-        from ..policies.checkpoint import file_hash
+        from .. import accel
+        from ..policies.checkpoint import CheckpointError, file_hash
         from ..policies.policy import policy_path
 
-        path = policy_path(policy)
-        beside = {
-            f"{policy}{file.stem.removeprefix(path.stem)}": file
-            for file in path.parent.glob(f"{path.stem}.*.safetensors")
-        }
-        return {name: file_hash(file) for name, file in {policy: path, **beside}.items()}
+        path, hash_once = policy_path(policy), cache(file_hash)
+        found = {}
+        for method in methods:
+            files = {policy: path}
+            for part in accel.parse(method):
+                for file in part.files(path):
+                    if not file.is_file():
+                        raise CheckpointError(f"{part.name} needs {file}, and there is no such checkpoint")
+                    files[f"{policy}{file.stem.removeprefix(path.stem)}"] = file
+            found[method] = {name: hash_once(file) for name, file in files.items()}
+        return found
 
     def marks(self, policy: str) -> tuple[str, ...]:
         """Returns what a reader of the policy's results has to know, from its card."""
@@ -122,3 +129,24 @@ class Bench:
         from .. import accel
 
         return tuple(counter for part in accel.parse(method) for counter in part.must_move)
+
+    def routes(self, method: str) -> tuple[str, ...]:
+        """Returns the routes that the rounds of a method may take.
+
+        Raises:
+            ValueError: The method does not exist.
+        """
+        from .. import accel
+
+        return tuple(dict.fromkeys(route for part in accel.parse(method) for route in part.routes))
+
+    def reschedules(self, method: str) -> tuple[str, ...]:
+        """Returns the names of the method's parts that shorten the full route: those that claim the schedule.
+
+        Raises:
+            ValueError: The method does not exist.
+        """
+        from .. import accel
+        from ..policies.seams import Seam
+
+        return tuple(part.name for part in accel.parse(method) if Seam.SCHEDULE in part.claims)

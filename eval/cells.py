@@ -97,7 +97,7 @@ def make_cells(spec: Spec, suites: Mapping[str, Suite]) -> list[Cell]:
     return cells
 
 
-def make_jobs(spec: Spec, cells: list[Cell], checkpoints: Mapping[str, str], latency: Any) -> list[Job]:
+def make_jobs(spec: Spec, cells: list[Cell], checkpoints: Mapping[str, Mapping[str, str]], latency: Any) -> list[Job]:
     """Returns every cell for every method, the methods of a cell side by side.
 
     Speed is compared between things that were measured alternately. The first method changes from cell to cell, so that
@@ -106,14 +106,15 @@ def make_jobs(spec: Spec, cells: list[Cell], checkpoints: Mapping[str, str], lat
     Args:
         spec: The specification.
         cells: Its cells.
-        checkpoints: SHA-256 of the policy's files.
+        checkpoints: For each method, the SHA-256 of the files it runs on, by name.
         latency: What identifies the latency source, as JSON values.
     """
-    weights = sorted(checkpoints.values())  # not their names: a copy elsewhere is the same policy
+    # Not the names of the files: a copy elsewhere is the same policy.
+    weights = {method: sorted(checkpoints[method].values()) for method in spec.method}
     jobs = []
     for turn, cell in enumerate(cells):
         first = turn % len(spec.method)
         for method in spec.method[first:] + spec.method[:first]:
-            key = address([HARNESS, cell.key, weights, method, spec.clock, latency])
+            key = address([HARNESS, cell.key, weights[method], method, spec.clock, latency])
             jobs.append(Job(cell, method, key))
     return jobs

@@ -23,6 +23,24 @@ PROFILES = Path(__file__).with_name("profiles.toml")
 UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
 
+class RouteWithoutLatency(BadInput):
+    """A method may take routes for which a latency profile has no latency.
+
+    Attributes:
+        profile: Name of the profile.
+        method: The method as the user wrote it.
+        missing: The routes.
+    """
+
+    def __init__(self, profile: str, method: str, missing: tuple[str, ...], known: Iterable[str]) -> None:
+        """See the class."""
+        self.profile, self.method, self.missing = profile, method, missing
+        super().__init__(
+            f"latency profile {profile!r} has no latency for the route {', '.join(missing)} of method {method!r}, only"
+            f" for {', '.join(known) or 'none'}; give a profile that has it"
+        )
+
+
 class TraceDiverged(RuntimeError):
     """A replayed episode made another call than the recorded one, so its recorded latencies do not belong to it."""
 
@@ -187,6 +205,23 @@ def parse_latency(text: str) -> Latency:
     if kind == "fixed":
         return Fixed(parse_duration(argument))
     return _read_profile(argument) if kind == "profile" else read_trace(argument)
+
+
+def check_routes(latency: Latency, routes: Mapping[str, Iterable[str]]) -> None:
+    """Makes sure, before anything is run, that a profile knows every route that will be asked for.
+
+    Args:
+        latency: The latency source; only a profile can lack a route.
+        routes: Method as the user wrote it to the routes that it may take.
+
+    Raises:
+        RouteWithoutLatency: It does not.
+    """
+    if isinstance(latency, Profile):
+        for method, taken in routes.items():
+            missing = tuple(route for route in taken if route not in latency.routes)
+            if missing:
+                raise RouteWithoutLatency(latency.name, method, missing, latency.routes)
 
 
 def _read_profile(argument: str) -> Profile:

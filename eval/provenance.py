@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..results.schema import Run
 from .cells import HARNESS
+from .clock import Profile
 from .runner import crowding
 
 if TYPE_CHECKING:
@@ -23,14 +25,20 @@ FREE_ON_RESUME = ("out", "timeout", "workers")  # fields of a specification that
 
 
 def make_run(
-    spec: Spec, bench: Bench, checkpoints: dict[str, str], latency: Latency, *, command: str, started: str
+    spec: Spec,
+    bench: Bench,
+    checkpoints: Mapping[str, Mapping[str, str]],
+    latency: Latency,
+    *,
+    command: str,
+    started: str,
 ) -> Run:
     """Returns the record of a run.
 
     Args:
         spec: The evaluation.
         bench: Where policies and methods come from.
-        checkpoints: SHA-256 of the policy's files, by name.
+        checkpoints: For each method, the SHA-256 of the files it runs on, by name.
         latency: The latency source that the specification names.
         command: Command line.
         started: ISO 8601 time.
@@ -39,9 +47,14 @@ def make_run(
     plain["harness"] = HARNESS
     plain["latency_identity"] = latency.identity()  # a trace or a profile may change under the same name
     plain["must_move"] = {method: list(bench.must_move(method)) for method in spec.method}
-    machine = hardware()
+    machine, revision = hardware(), commit()
     crowded = crowding(spec)
     marks = [*bench.marks(spec.policy), machine["accelerator"] if machine["accelerator"] == "CPU" else ""]
+    if revision.endswith("-dirty"):
+        marks.append("uncommitted changes")
+    if isinstance(latency, Profile):
+        shorter = dict.fromkeys(name for method in spec.method for name in bench.reschedules(method))
+        marks += [f"{name} is charged a whole full round by this profile ({latency.name})" for name in shorter]
     if crowded:
         marks.append(crowded)
     elif spec.workers > 1 and machine["accelerator"] != "CPU":
@@ -50,10 +63,10 @@ def make_run(
         spec=plain,
         command=command,
         started=started,
-        commit=commit(),
+        commit=revision,
         packages=packages(),
         hardware=machine,
-        checkpoints=checkpoints,
+        checkpoints={name: sha256 for files in checkpoints.values() for name, sha256 in files.items()},
         marks=tuple(mark for mark in marks if mark),
     )
 

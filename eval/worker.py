@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..envs.realtime import RealTime
+from ..results.groups import BASELINE
 from ..results.schema import EpisodeRow, RoundRow
 from .cells import address
 from .clock import Latency, PolicyCall, parse_latency
@@ -20,11 +22,17 @@ if TYPE_CHECKING:
     from .spec import Spec
 
 WARMUP_CALLS = 2  # policy calls that nobody counts, made by an agent before its first episode in a process
+WARMUP_ACTS = 1000  # within which an agent has to make them
+INVALID_ACTION = "invalid action"  # outcome of an episode that the policy ended with something that is no action
 COMPARED = 5  # one call in so many is compared with the dense policy
 
 
 class ActionError(ValueError):
-    """The agent returned something that is not an action of the environment."""
+    """The agent returned something that is not an action of the environment. It is the policy that failed."""
+
+
+class NoPolicyCall(RuntimeError):
+    """An agent acted on and on without calling its policy."""
 
 
 class Worker:
@@ -62,7 +70,11 @@ class Worker:
             self._agent(method)
 
     def play(self, job: Job) -> EpisodeRow:
-        """Runs one episode. Whatever is raised in it makes it a row of status ``error``."""
+        """Runs one episode. Whatever is raised in it makes it a row of status ``error``.
+
+        An action that is not finite or has another shape than the environment takes ends the episode as a failure of
+        the policy: status ``done``, no success, outcome ``invalid action``, and in ``error`` what was wrong with it.
+        """
         try:
             return self._episode(job, self._environment(job.cell.suite, job.cell.settings), self._agent(job.method))
         except (Exception, SystemExit) as error:
@@ -79,13 +91,18 @@ class Worker:
         agent.reset(cell.noise_seed)
         trajectory = hashlib.sha256(_state(world))
         rounds: list[RoundRow] = []
-        steps, over = 0, False
+        steps, over, refused = 0, False, None
         while not over:
-            action = _checked(agent.act(observation), env.action_space, steps)
+            planned = agent.act(observation)
             if agent.round is not None:
                 rounds.append(self._round(job, agent, len(rounds), steps))
                 if self._spec.clock == "realtime":
                     env.think(rounds[-1].latency_ns)
+            try:
+                action = _checked(planned, env.action_space, steps)
+            except ActionError as error:
+                refused = str(error)
+                break
             world.cameras_on = agent.needs_observation  # an image that nobody looks at is not drawn
             observation, _, terminated, truncated, info = env.step(action)
             trajectory.update(action.tobytes() + _state(world))
@@ -94,14 +111,15 @@ class Worker:
         return EpisodeRow(
             **_identity(job, self._spec),
             status="done",
-            success=bool(info["success"]),
+            success=bool(info["success"]) and not refused,
             steps=steps,
             sim_ns=int(world.time_ns),
-            outcome=str(info.get("outcome", "")),
+            outcome=INVALID_ACTION if refused else str(info.get("outcome", "")),
+            error=refused,
             manifest=manifest,
             observation_hash=first_look,
             trajectory_hash=trajectory.hexdigest(),
-            counters={name: float(value) for name, value in agent.counters().items()},
+            counters=_finite(agent.counters()),
             rounds=tuple(replace(r, executed=end - r.control_step) for r, end in zip(rounds, ends, strict=True)),
         )
 
@@ -114,7 +132,8 @@ class Worker:
             latency_ns = self._latency.of(PolicyCall(job.cell.key, job.method, index, call.route, call.host_ns))
         first = (job.method, call.route) not in self._routes
         self._routes.add((job.method, call.route))
-        compared = job.method != "dense" and _is_compared(job.cell.key, index)
+        compared = job.method != BASELINE and _is_compared(job.cell.key, index)
+        action_error = float(agent.dense_error()) if compared else math.nan
         return RoundRow(
             index=index,
             control_step=control_step,
@@ -127,8 +146,8 @@ class Worker:
             window=int(call.window),
             accepted=None if call.accepted is None else int(call.accepted),
             warmup=first,
-            action_error=float(agent.dense_error()) if compared else None,
-            extra={name: float(value) for name, value in call.extra.items()},
+            action_error=action_error if math.isfinite(action_error) else None,
+            extra=_finite(call.extra),
         )
 
     def _environment(self, suite: str, settings: Mapping[str, Any]) -> Any:
@@ -180,12 +199,19 @@ def _identity(job: Job, spec: Spec) -> dict[str, Any]:
 
 
 def _warm_up(agent: Agent, observation: Any) -> None:
-    """Makes calls that nobody counts: the first ones pay for caches, allocators and compiled kernels."""
+    """Makes calls that nobody counts: the first ones pay for caches, allocators and compiled kernels.
+
+    Raises:
+        NoPolicyCall: The agent does not make them.
+    """
     agent.reset(seed=0)
     calls = 0
-    while calls < WARMUP_CALLS:
+    for _ in range(WARMUP_ACTS):
         agent.act(observation)
         calls += agent.round is not None
+        if calls == WARMUP_CALLS:
+            return
+    raise NoPolicyCall(f"the agent made {calls} policy calls in {WARMUP_ACTS} acts; set `round` in act() when it calls")
 
 
 def _checked(action: Any, space: Any, step: int) -> np.ndarray:
@@ -197,6 +223,11 @@ def _checked(action: Any, space: Any, step: int) -> np.ndarray:
     if not np.issubdtype(array.dtype, np.number) or not np.isfinite(array).all():
         raise ActionError(f"the action at control step {step} is not finite: {array.tolist()}")
     return np.ascontiguousarray(array, space.dtype)
+
+
+def _finite(values: Mapping[str, float]) -> dict[str, float]:
+    """Leaves out what is not finite: a diagnostic that went wrong must not cost the episode that it is about."""
+    return {name: float(value) for name, value in values.items() if math.isfinite(value)}
 
 
 def _state(world: Any) -> bytes:

@@ -7,7 +7,7 @@ Light to import (standard library only); the modules that need NumPy, SciPy or M
   ``store.add(row)`` keeps one episode. ``Store.open(directory)`` reads, also while another process writes.
 * :mod:`.stats`: the statistics, as pure functions on arrays.
 * :mod:`.groups`: ``groups(stores)`` merges runs, refuses those that must not be compared (``ManifestMismatch``,
-  ``CheckpointMismatch``; both are ``ValueError``) and gathers episodes by measurement.
+  ``CheckpointMismatch``, ``MeasurementMismatch``; all are ``ValueError``) and gathers episodes by measurement.
 * :mod:`.leaderboard`: ``board(stores) -> list[Row]``, and ``to_json(rows)`` for plain values.
 * :mod:`.tables`: ``text(rows)`` for a terminal, ``markdown(rows)``.
 * :mod:`.report`: ``render(stores, title=...) -> str``, one self-contained HTML page.

@@ -11,6 +11,7 @@ from .schema import EpisodeRow, Run
 from .store import Store
 
 BASELINE = "dense"
+MEANT = ("harness", "latency_identity")  # entries of Run.spec: what a row's clock and latency stand for
 
 
 class ManifestMismatch(ValueError):
@@ -42,6 +43,21 @@ class CheckpointMismatch(ValueError):
         self.policy = policy
         listed = " and ".join(sorted(hashes))
         super().__init__(f"policy {policy!r} has weights {listed} in these runs; compare runs of the same weights")
+
+
+class MeasurementMismatch(ValueError):
+    """Two runs say the same of how they measured, and mean two things.
+
+    Attributes:
+        field: What differs, such as ``latency_identity``: the latencies behind the name of a profile or trace.
+    """
+
+    def __init__(self, row: EpisodeRow, field: str, values: tuple[Any, Any]):
+        self.field = field
+        super().__init__(
+            f"{row.method} on cell {row.cell} under {row.clock} {row.latency} is not the same measurement in all runs:"
+            f" {field} is {values[0]!r} in one and {values[1]!r} in another. Measure both alike, or show them apart."
+        )
 
 
 @dataclass(frozen=True)
@@ -88,12 +104,19 @@ def groups(stores: Iterable[Store]) -> list[Group]:
     Raises:
         ManifestMismatch: A cell is not the same episode everywhere.
         CheckpointMismatch: A policy name stands for different weights.
+        MeasurementMismatch: A latency stands for different durations, or the harness has changed between runs.
     """
     stores = list(stores)
     _check_checkpoints(run for store in stores for run in store.runs)
     gathered: dict[tuple[Any, ...], dict[str, list[tuple[EpisodeRow, Store]]]] = {}
+    meant: dict[tuple[str, str, str], Any] = {}
     for store in stores:
         for row in store.episodes():
+            for name in MEANT:
+                value = store.run.spec.get(name)
+                known = meant.setdefault((row.clock, row.latency, name), value)
+                if known != value:
+                    raise MeasurementMismatch(row, name, (known, value))
             group = (row.suite, row.policy, row.clock, row.latency, tuple(sorted(row.settings.items())), row.method)
             gathered.setdefault(group, {}).setdefault(row.key, []).append((row, store))
     found = [_group(measurements) for measurements in gathered.values()]
@@ -130,6 +153,7 @@ def natural(text: str) -> list[tuple[int, float, str]]:
 
 def _group(measurements: dict[str, list[tuple[EpisodeRow, Store]]]) -> Group:
     done: dict[str, EpisodeRow] = {}
+    keys: dict[str, str] = {}
     errors = []
     sources: dict[int, Store] = {}
     repeats = contradictions = 0
@@ -137,6 +161,9 @@ def _group(measurements: dict[str, list[tuple[EpisodeRow, Store]]]) -> Group:
         measured = [(row, store) for row, store in held if row.status == "done"]
         kept, source = (measured or held)[0]
         sources[id(source)] = source
+        key = keys.setdefault(kept.cell, kept.key)
+        if key != kept.key:
+            raise MeasurementMismatch(kept, "key", (key, kept.key))
         if measured:
             done[kept.cell] = kept
         else:

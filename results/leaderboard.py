@@ -59,7 +59,7 @@ class Row:
         world_ns: Mean latency that the world was given per call.
         routes: The same by route.
         speed_up: Over the baseline, on shared cells, failures included; None where ``paired`` is None.
-        accepted: Accepted draft actions over the windows that were drafted; NaN for a method without drafts.
+        accepted: Accepted draft actions over the replan window, in rounds of the flash route; NaN without such rounds.
         action_error: Distance to the dense actions under the same noise.
         contention: Wall time over processor time of the calls.
         marks: What limits this row.
@@ -102,6 +102,7 @@ def board(stores: Iterable[Store]) -> list[Row]:
     Raises:
         ManifestMismatch: A cell is not the same episode everywhere (see :mod:`.groups`).
         CheckpointMismatch: A policy name stands for different weights in different runs.
+        MeasurementMismatch: A latency stands for different durations in different runs.
     """
     return rows_of(groups(stores))
 
@@ -157,7 +158,11 @@ def _row(group: Group, baseline: Group | None) -> Row:
             [round.route for round in every], [round.host_ns for round in every], [round.warmup for round in every]
         ),
         speed_up=_speed_up(pairs) if pairs else None,
-        accepted=stats.accepted_share(_or_nan(round.accepted for round in every), [round.window for round in every]),
+        accepted=stats.accepted_share(
+            [round.route for round in every],
+            _or_nan(round.accepted for round in every),
+            [round.window for round in every],
+        ),
         action_error=stats.action_error(_or_nan(round.action_error for round in every)),
         contention=contention,
         marks=tuple(_marks(group, baseline, pairs, success, contention)),

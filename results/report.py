@@ -30,6 +30,7 @@ def render(stores: Iterable[Store], title: str = "Leaderboard") -> str:
     Raises:
         ManifestMismatch: The runs must not be compared (see :mod:`.groups`).
         CheckpointMismatch: A policy name stands for different weights.
+        MeasurementMismatch: A latency stands for different durations.
     """
     stores = list(stores)
     gathered = groups(stores)

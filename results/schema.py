@@ -27,8 +27,8 @@ class RoundRow:
         window: Replan window, in actions: the most that one call may execute.
         warmup: True for calls made before the caches, allocators and kernels were warm. Kept out of latency statistics.
         action_error: Root mean square distance to the dense policy's chunk for the same observation and noise, over the
-            executed actions, in the policy's normalised action space; None where it was not measured.
-        extra: Further numbers a method reports.
+            executed actions, in the policy's normalised action space; None where it was not measured or not finite.
+        extra: Further finite numbers a method reports.
     """
 
     index: int
@@ -66,14 +66,15 @@ class EpisodeRow:
         success: The suite's success rule at the end of the episode; None when ``status`` is ``error``.
         steps: Control steps executed.
         sim_ns: Simulated time from reset to the end.
-        outcome: The suite's word for how it ended, such as ``success``, ``lost`` or ``time``.
+        outcome: The suite's word for how it ended, such as ``success``, ``lost`` or ``time``; ``invalid action`` where
+            the policy ended it, as a failure of its own, with an action that is not finite or has the wrong shape.
         manifest: What the environment says the episode is: hashes of the initial state and of the fixtures,
             instruction, step budget, success rule. Two methods may be compared only where their manifests agree.
         observation_hash: Hash of the first observation.
         trajectory_hash: Hash of all executed actions and visited states.
         counters: Counters of the method at the end of the episode.
         retries: Times that the cell was run again after a dead or hung worker.
-        error: What the harness saw when ``status`` is ``error``.
+        error: What the harness saw when ``status`` is ``error``, or what was wrong with an invalid action.
         rounds: The policy calls, in order.
     """
 
@@ -115,7 +116,7 @@ class Run:
         commit: Git commit of the code, with ``-dirty`` where the tree had changes; ``unknown`` outside a checkout.
         packages: Versions of the packages that can change a result.
         hardware: Processor, cores, memory, accelerator.
-        checkpoints: Policy name to SHA-256 of its files.
+        checkpoints: SHA-256 of the policy's file and of those that the methods of this run need, by name.
         marks: What a reader must know about every row, such as ``tiny model trained here`` or ``CPU``.
     """
 

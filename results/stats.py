@@ -231,15 +231,18 @@ def policy_calls(calls: ArrayLike, successes: ArrayLike) -> Calls:
     return Calls(*(float(part.mean()) if part.size else float("nan") for part in (calls, calls[successes])))
 
 
-def accepted_share(accepted: ArrayLike, window: ArrayLike) -> float:
-    """Accepted draft actions over the windows that were drafted; a rejected draft counts as 0.
+def accepted_share(routes: ArrayLike, accepted: ArrayLike, window: ArrayLike) -> float:
+    """Accepted draft actions over the replan window, in rounds that took the flash route ("Acc." in FLASH, table 2).
+
+    How many rounds do is another figure ("FR.", see :func:`by_route`); rejected drafts count there, and not here.
 
     Args:
-        accepted: [n], by policy call; NaN where nothing was drafted.
+        routes: str [n], by policy call.
+        accepted: [n]; NaN where nothing was drafted.
         window: int [n], replan window of the call.
     """
     accepted, window = np.asarray(accepted, dtype=float), np.asarray(window, dtype=float)
-    drafted = ~np.isnan(accepted)
+    drafted = (np.asarray(routes, dtype=str) == "flash") & ~np.isnan(accepted)
     return float(accepted[drafted].sum() / window[drafted].sum()) if drafted.any() else float("nan")
 
 

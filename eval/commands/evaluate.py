@@ -40,7 +40,7 @@ def evaluate(arguments: list[str], file: str | None, settings: tuple[str, ...], 
     from ...results.store import Store
     from ..bench import Bench
     from ..cells import make_cells, make_jobs
-    from ..clock import parse_latency
+    from ..clock import check_routes, parse_latency
     from ..provenance import make_run
     from ..runner import run
 
@@ -51,7 +51,8 @@ def evaluate(arguments: list[str], file: str | None, settings: tuple[str, ...], 
         plain["set"] = {**(plain.get("set") or {}), **_pairs(settings)}
     spec = make_spec(plain, bench.suites())
     latency = parse_latency(spec.latency)
-    checkpoints = bench.checkpoints(spec.policy)
+    check_routes(latency, {method: bench.routes(method) for method in spec.method})
+    checkpoints = bench.checkpoints(spec.policy, spec.method)
     jobs = make_jobs(spec, make_cells(spec, bench.suites()), checkpoints, latency.identity())
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")  # noqa: TID251
     record = make_run(spec, bench, checkpoints, latency, command=shlex.join(["replan", *arguments]), started=started)

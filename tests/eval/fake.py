@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time  # noqa: TID251  # a worker has to hang, and to take a while before it dies
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -126,7 +126,11 @@ class FakeAgent:
             actions[0, 0] = np.nan
         if self.method == "short":
             actions = actions[:, :1]
-        return Round(route, actions, accepted=count if route == "flash" else None, host_ns=self._host_ns(), cpu_ns=1)
+        accepted, extra = count if route == "flash" else None, {"distance": 0.5, "ratio": self._odd(2.0)}
+        return Round(route, actions, accepted=accepted, host_ns=self._host_ns(), cpu_ns=1, extra=extra)
+
+    def _odd(self, number: float) -> float:
+        return float("nan") if self.method == "odd" else number
 
     def _host_ns(self) -> int:
         return int.from_bytes(os.urandom(3), "big") * 4  # up to 67 ms, another one every time
@@ -145,10 +149,10 @@ class FakeAgent:
             time.sleep(0.05)
 
     def counters(self) -> dict[str, float]:
-        return {"calls": self.calls}
+        return {"calls": self.calls, **({"rate": float("inf")} if self.method == "odd" else {})}
 
     def dense_error(self) -> float:
-        return 0.25
+        return self._odd(0.25)
 
 
 class FakeBench(Bench):
@@ -160,11 +164,17 @@ class FakeBench(Bench):
             raise ValueError("no such method: 'unbuildable'")
         return FakeAgent(method)
 
-    def checkpoints(self, policy: str) -> dict[str, str]:
-        return {policy: "0" * 64}
+    def checkpoints(self, policy: str, methods: Sequence[str]) -> dict[str, dict[str, str]]:
+        return {method: {policy: "0" * 64} for method in methods}
 
     def marks(self, policy: str) -> tuple[str, ...]:
         return ("a fake",)
 
     def must_move(self, method: str) -> tuple[str, ...]:
         return ("calls",) if method == "draft" else ()
+
+    def routes(self, method: str) -> tuple[str, ...]:
+        return ("full", "flash") if method == "draft" else ("full",)
+
+    def reschedules(self, method: str) -> tuple[str, ...]:
+        return ("slow",) if method == "slow" else ()

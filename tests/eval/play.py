@@ -14,12 +14,11 @@ from replan.eval.spec import Spec, make_spec
 from replan.results.schema import EpisodeRow
 from replan.results.store import Store
 
-CHECKPOINTS = {"pi0-tiny": "0" * 64}
-
 
 def jobs_of(spec: Spec) -> list[Job]:
     bench = FakeBench()
-    return make_jobs(spec, make_cells(spec, bench.suites()), CHECKPOINTS, parse_latency(spec.latency).identity())
+    checkpoints = bench.checkpoints(spec.policy, spec.method)
+    return make_jobs(spec, make_cells(spec, bench.suites()), checkpoints, parse_latency(spec.latency).identity())
 
 
 def play(out: Any, *, backwards: bool = False, **fields: Any) -> dict[tuple[str, str], EpisodeRow]:
@@ -27,7 +26,8 @@ def play(out: Any, *, backwards: bool = False, **fields: Any) -> dict[tuple[str,
     bench = FakeBench()
     plain = {"suite": "belt", "episodes": 6, "timeout": 60, "out": str(out), **fields}
     spec = make_spec(plain, bench.suites())
-    record = make_run(spec, bench, CHECKPOINTS, parse_latency(spec.latency), command="test", started="2026-01-01")
+    checkpoints = bench.checkpoints(spec.policy, spec.method)
+    record = make_run(spec, bench, checkpoints, parse_latency(spec.latency), command="test", started="2026-01-01")
     run(spec, jobs_of(spec)[:: -1 if backwards else 1], record, bench, progress=False)
     with Store.open(out) as store:
         return {(row.cell, row.method): row for row in store.episodes()}

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
+import replan.results
 import torch
 from play import make_cells, make_jobs, make_spec
 from replan.accel.flash.draft import Draft, draft_path, save_draft
 from replan.eval.bench import Bench
+from replan.eval.clock import check_routes, parse_latency
+from replan.eval.spec import read_toml
 from replan.eval.worker import Worker
 from replan.policies import checkpoint
+from replan.policies.checkpoint import CheckpointError
 from replan.policies.pi0 import TINY, Pi0
 from replan.policies.processor import Processor
 from replan.policies.training.train import initialise
+
+REFERENCE = Path(replan.results.__file__).with_name("reference")
 
 
 @pytest.fixture(scope="module")
@@ -43,17 +51,26 @@ def policy(tmp_path_factory):
     return str(path)
 
 
-def test_checkpoints_cover_the_policy_and_what_lies_beside_it(policy):
+def test_checkpoints_of_a_method_are_the_policy_and_the_files_of_its_parts(policy):
     bench = Bench()
-    found = bench.checkpoints(policy)
-    assert set(found) == {policy, f"{policy}.flash-draft"}
-    assert all(len(sha256) == 64 for sha256 in found.values())
+    found = bench.checkpoints(policy, ["dense", "flash", "flash+dp_cache", "few_step"])
+    assert found["dense"].keys() == found["few_step"].keys() == {policy}
+    assert found["flash"].keys() == found["flash+dp_cache"].keys() == {policy, f"{policy}.flash-draft"}
+    assert all(len(sha256) == 64 for files in found.values() for sha256 in files.values())
+    assert found["flash"][policy] == found["dense"][policy] != found["flash"][f"{policy}.flash-draft"]
     assert bench.marks(policy) == ("untrained",)
+
+
+def test_missing_draft_is_told_by_name_and_only_to_who_needs_it(policy, tmp_path):
+    alone = shutil.copyfile(policy, tmp_path / "alone.safetensors")
+    assert Bench().checkpoints(str(alone), ["dense"])
+    with pytest.raises(CheckpointError, match=r"flash needs .*alone\.flash-draft\.safetensors"):
+        Bench().checkpoints(str(alone), ["dense", "flash"])
 
 
 def test_unknown_policy_and_method_are_named():
     with pytest.raises(ValueError, match="unknown policy 'pi0-tny'"):
-        Bench().checkpoints("pi0-tny")
+        Bench().checkpoints("pi0-tny", ["dense"])
     with pytest.raises(ValueError, match="unknown method 'flsh'; did you mean flash"):
         Bench().must_move("flsh")
 
@@ -65,12 +82,29 @@ def test_counters_that_prove_activity_are_those_of_all_parts():
     assert bench.must_move("flash") != ()
 
 
+def test_routes_and_shortened_schedules_are_those_of_all_parts():
+    bench = Bench()
+    assert bench.routes("dense") == ("full",)
+    assert bench.routes("few_step+flash") == ("full", "flash", "fallback")
+    assert bench.reschedules("flash+dp_cache") == ("dp_cache",)
+    assert bench.reschedules("few_step:steps=3") == ("few_step",)
+    assert bench.reschedules("dense") == bench.reschedules("flash") == ()
+
+
+@pytest.mark.parametrize("file", sorted(REFERENCE.rglob("*.toml")), ids=lambda file: file.stem)
+def test_reference_specification_works_as_it_is(file):
+    bench = Bench()
+    spec = make_spec({**read_toml(file), "out": "unused"}, bench.suites())
+    check_routes(parse_latency(spec.latency), {method: bench.routes(method) for method in spec.method})
+    assert make_cells(spec, bench.suites())
+
+
 def test_real_policy_plays_a_real_episode_with_every_method_and_agents_do_not_disturb_each_other(policy):
     bench = Bench()
     methods = "dense,flash,few_step,dp_cache"
     plain = {"policy": policy, "method": methods, "episodes": 1, "out": "unused", "set": {"speed": "15"}}
     spec = make_spec({**plain, "clock": "realtime", "latency": "profile:flash-triton-4090d"}, bench.suites())
-    jobs = make_jobs(spec, make_cells(spec, bench.suites()), {}, None)
+    jobs = make_jobs(spec, make_cells(spec, bench.suites()), bench.checkpoints(policy, spec.method), None)
     worker = Worker(bench, spec)
     rows = {job.method: worker.play(job) for job in jobs}
     assert [row.error for row in rows.values()] == [None] * 4

@@ -56,7 +56,7 @@ def test_address_depends_on_content_alone():
 
 def test_methods_meet_the_same_cells_side_by_side_and_take_turns_in_going_first():
     spec = make_spec({"suite": "belt", "out": "x", "episodes": 4, "method": "dense,draft"}, SUITES)
-    jobs = make_jobs(spec, make_cells(spec, SUITES), {}, None)
+    jobs = make_jobs(spec, make_cells(spec, SUITES), {"dense": {}, "draft": {}}, None)
     pairs = [jobs[i : i + 2] for i in range(0, 8, 2)]
     assert all(a.cell == b.cell and {a.method, b.method} == {"dense", "draft"} for a, b in pairs)
     assert [a.method for a, _ in pairs] == ["dense", "draft", "dense", "draft"]
@@ -65,7 +65,7 @@ def test_methods_meet_the_same_cells_side_by_side_and_take_turns_in_going_first(
 def test_measurement_address_covers_everything_that_can_change_an_episode():
     def key(checkpoints=MappingProxyType({"a": "0"}), latency=None, **fields):
         spec = make_spec({"suite": "belt", "out": "x", "episodes": 1, **fields}, SUITES)
-        return make_jobs(spec, make_cells(spec, SUITES), checkpoints, latency)[0].key
+        return make_jobs(spec, make_cells(spec, SUITES), {spec.method[0]: checkpoints}, latency)[0].key
 
     different = [
         key(),
@@ -79,6 +79,17 @@ def test_measurement_address_covers_everything_that_can_change_an_episode():
     ]
     assert len(set(different)) == len(different)
     assert key(checkpoints={"copy/of/a": "0"}) == key(workers=2) == key(out="y") == key(timeout=1.0) == key()
+
+
+def test_measurement_address_covers_the_files_of_its_own_method_alone():
+    def keys(draft):
+        spec = make_spec({"suite": "belt", "out": "x", "episodes": 1, "method": "dense,draft"}, SUITES)
+        checkpoints = {"dense": {"a": "0"}, "draft": {"a": "0", "a.draft": draft}}
+        return [job.key for job in make_jobs(spec, make_cells(spec, SUITES), checkpoints, None)]
+
+    (dense, draft), (dense_again, retrained) = keys("1"), keys("2")
+    assert dense == dense_again
+    assert draft != retrained
 
 
 def test_noise_seed_is_the_same_for_every_method_and_another_one_in_every_cell():

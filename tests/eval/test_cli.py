@@ -80,6 +80,10 @@ def test_flags_win_over_the_file(replan, tmp_path):
         (["--suite", "belt", "--set", "speed=-3"], "speed must not be negative, got -3.0"),
         (["--suite", "belt", "--method", "unbuildable"], "no such method: 'unbuildable'"),
         (["--suite", "belt", "--clock", "realtime", "--latency", "fixed:58"], "duration '58' has no unit"),
+        (
+            ["--suite", "belt", "--method", "dense,draft", "--clock", "realtime", "--latency", "profile:torch-4090d"],
+            "latency profile 'torch-4090d' has no latency for the route flash of method 'draft', only for full",
+        ),
         (["--suite", "belt", "--episodes", "many"], "'many' is not a valid integer"),
         (["--suite", "belt", "--epsiodes", "3"], "--epsiodes"),
     ],

@@ -9,7 +9,9 @@ from replan.eval.clock import (
     Fixed,
     Measured,
     PolicyCall,
+    RouteWithoutLatency,
     TraceDiverged,
+    check_routes,
     parse_duration,
     parse_latency,
     read_trace,
@@ -102,6 +104,20 @@ def test_rejected_draft_costs_the_draft_and_the_full_round_less_the_shared_encod
         profile = parse_latency(f"profile:{name}")
         full, flash, fallback = (profile.of(call(route=route)) / 1e6 for route in ("full", "flash", "fallback"))
         assert fallback == pytest.approx(full + flash - shared)
+
+
+def test_profile_without_a_route_that_a_method_may_take_is_refused_before_anything_runs():
+    check_routes(parse_latency("profile:flash-4090d"), {"flash": ("full", "flash", "fallback")})
+    check_routes(parse_latency("fixed:1ms"), {"flash": ("full", "flash", "fallback")})
+    with pytest.raises(RouteWithoutLatency, match="'torch-4090d' has no latency for the route flash, fallback") as told:
+        check_routes(
+            parse_latency("profile:torch-4090d"), {"dense": ("full",), "flash:delta=1": ("full", "flash", "fallback")}
+        )
+    assert (told.value.profile, told.value.method, told.value.missing) == (
+        "torch-4090d",
+        "flash:delta=1",
+        ("flash", "fallback"),
+    )
 
 
 def test_profile_of_ones_own(tmp_path):

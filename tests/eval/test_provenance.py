@@ -14,9 +14,8 @@ from replan.eval.spec import make_spec
 def record(**fields):
     spec = make_spec({"suite": "belt", "out": "x", **fields}, SUITES)
     latency = parse_latency(spec.latency)
-    return provenance.make_run(
-        spec, FakeBench(), {"pi0-tiny": "abc"}, latency, command="replan eval", started="2026-01-01"
-    )
+    checkpoints = {"dense": {"pi0-tiny": "abc"}, "draft": {"pi0-tiny": "abc", "pi0-tiny.draft": "def"}}
+    return provenance.make_run(spec, FakeBench(), checkpoints, latency, command="replan eval", started="2026-01-01")
 
 
 def test_what_cannot_change_a_result_is_not_part_of_the_specification():
@@ -28,7 +27,7 @@ def test_what_cannot_change_a_result_is_not_part_of_the_specification():
 
 def test_record_names_what_produced_the_run():
     run = record()
-    assert run.checkpoints == {"pi0-tiny": "abc"}
+    assert run.checkpoints == {"pi0-tiny": "abc", "pi0-tiny.draft": "def"}
     assert {"python", "numpy", "torch", "replan"} <= run.packages.keys()
     assert all(run.hardware[part] for part in ("processor", "cores", "memory", "accelerator"))
 
@@ -47,10 +46,26 @@ def test_workers_that_share_an_accelerator_are_told_about(monkeypatch):
 
 
 def test_cpu_is_a_mark_and_an_accelerator_is_none(monkeypatch):
+    monkeypatch.setattr(provenance, "commit", lambda: "abc1234")
     monkeypatch.setattr(provenance, "hardware", lambda: {"accelerator": "CPU"})
     assert "CPU" in record().marks
     monkeypatch.setattr(provenance, "hardware", lambda: {"accelerator": "H200"})
     assert record().marks == ("a fake",)
+
+
+def test_uncommitted_changes_are_a_mark(monkeypatch):
+    monkeypatch.setattr(provenance, "commit", lambda: "abc1234")
+    assert not any("uncommitted" in mark for mark in record().marks)
+    monkeypatch.setattr(provenance, "commit", lambda: "abc1234-dirty")
+    assert "uncommitted changes" in record().marks
+
+
+def test_profile_that_charges_a_shortened_route_whole_is_a_mark():
+    told = "slow is charged a whole full round by this profile (torch-4090d)"
+    realtime = {"clock": "realtime", "latency": "profile:torch-4090d"}
+    assert told in record(method="dense,slow", **realtime).marks
+    assert not any("charged" in mark for mark in record(method="dense", **realtime).marks)
+    assert not any("charged" in mark for mark in record(method="slow", **{**realtime, "latency": "zero"}).marks)
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from play import jobs_of, play
 from replan.eval.spec import BadInput
-from replan.results.store import SpecMismatch
+from replan.results.leaderboard import board
+from replan.results.store import SpecMismatch, Store
 
 TWO = {"method": "dense,draft"}
 REALTIME = {**TWO, "clock": "realtime"}
@@ -114,14 +115,38 @@ def test_worker_that_dies_or_hangs_is_an_error_after_one_retry_and_the_run_goes_
 
 
 def test_exception_in_an_episode_is_an_error_of_that_episode_only(tmp_path):
-    rows = play(tmp_path, method="dense,nan,short,raise", episodes=2)
+    rows = play(tmp_path, method="dense,raise", episodes=2)
     errors = {row.method: row.error for row in rows.values() if row.status == "error"}
-    assert errors.keys() == {"nan", "short", "raise"}
-    assert "ActionError: the action at control step 0 is not finite: [nan" in errors["nan"]
-    assert "ActionError: the action at control step 0 has shape (1,), the environment takes (2,)" in errors["short"]
-    assert errors["raise"] == "RuntimeError: the policy tripped"
+    assert errors == {"raise": "RuntimeError: the policy tripped"}
     assert all(row.success is None and row.retries == 0 for row in rows.values() if row.status == "error")
     assert [row.status for row in rows.values() if row.method == "dense"] == ["done", "done"]
+
+
+def test_an_action_that_is_none_is_a_failure_of_the_policy_and_stays_in_the_denominator(tmp_path):
+    rows = play(tmp_path, method="dense,nan,short", episodes=2)
+    refused = [row for row in rows.values() if row.method != "dense"]
+    assert {(row.status, row.success, row.outcome) for row in refused} == {("done", False, "invalid action")}
+    assert {row.method: row.error.split(":")[0] for row in refused} == {
+        "nan": "the action at control step 0 is not finite",
+        "short": "the action at control step 0 has shape (1,), the environment takes (2,)",
+    }
+    assert all([call.executed for call in row.rounds] == [0] for row in refused)
+    with Store.open(tmp_path) as store:
+        assert {row.method: (row.success.rate, row.success.n) for row in board([store]) if row.method != "dense"} == {
+            "nan": (0, 2),
+            "short": (0, 2),
+        }
+
+
+def test_diagnostics_that_are_not_finite_are_left_out_and_cost_nothing_else(tmp_path):
+    odd, same = (play(tmp_path / name, method=name) for name in ("odd", "dense"))
+    assert [(row.trajectory_hash, row.status) for row in odd.values()] == [
+        (row.trajectory_hash, row.status) for row in same.values()
+    ]
+    calls = [call for row in odd.values() for call in row.rounds]
+    assert {tuple(call.extra.items()) for call in calls} == {(("distance", 0.5),)}
+    assert {call.action_error for call in calls} == {None}
+    assert all(row.counters == {"calls": len(row.rounds)} for row in odd.values())
 
 
 def test_errors_are_tried_again_when_the_run_is_started_again(tmp_path):

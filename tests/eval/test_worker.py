@@ -5,7 +5,7 @@ from __future__ import annotations
 from fake import FakeBench
 from play import jobs_of
 from replan.eval.spec import make_spec
-from replan.eval.worker import WARMUP_CALLS, Worker
+from replan.eval.worker import WARMUP_ACTS, WARMUP_CALLS, Worker
 
 
 class Watched(FakeBench):
@@ -50,6 +50,23 @@ def test_first_episode_of_an_agent_is_preceded_by_calls_that_are_not_part_of_it(
     assert row.counters["calls"] == len(row.rounds)
     again = worker.play(second)
     assert bench.calls == len(row.rounds) + WARMUP_CALLS + len(again.rounds)
+
+
+def test_an_agent_that_never_says_that_it_called_its_policy_is_an_error_and_no_endless_loop():
+    worker, bench, (job, _) = worker_of()
+    bench.agent("pi0-tiny", "dense")
+    bench.agent = lambda policy, method, silent=bench.acting: silent
+    act, acts = bench.acting.act, []
+
+    def silent(observation):
+        acts.append(act(observation))
+        bench.acting.round = None
+        return acts[-1]
+
+    bench.acting.act = silent
+    row = worker.play(job)
+    assert (row.status, len(acts)) == ("error", WARMUP_ACTS)
+    assert f"NoPolicyCall: the agent made 0 policy calls in {WARMUP_ACTS} acts" in row.error
 
 
 def test_environment_and_agent_are_built_once():

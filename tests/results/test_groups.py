@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from replan.results.groups import CheckpointMismatch, ManifestMismatch, groups, natural
+from replan.results.groups import CheckpointMismatch, ManifestMismatch, MeasurementMismatch, groups, natural
 
 
 def test_cells_that_are_not_the_same_episode_are_refused_by_name(written, make):
@@ -51,6 +51,37 @@ def test_one_policy_name_for_two_sets_of_weights_is_refused(written, make):
     one, other = written(run=make.run()), written(run=make.run(checkpoints={"pi0-tiny": "beef"}))
     with pytest.raises(CheckpointMismatch, match="pi0-tiny.*beef and f00d"):
         groups([one, other])
+
+
+def test_runs_are_compared_in_the_files_that_both_used_alone(written, make):
+    dense = written(make.episode("dense"))
+    flash = written(make.episode("flash"), run=make.run(checkpoints={"pi0-tiny": "f00d", "pi0-tiny.flash-draft": "1"}))
+    assert len(groups([dense, flash])) == 2
+    retrained = written(run=make.run(checkpoints={"pi0-tiny": "f00d", "pi0-tiny.flash-draft": "2"}))
+    with pytest.raises(CheckpointMismatch, match=r"pi0-tiny\.flash-draft.*1 and 2"):
+        groups([dense, flash, retrained])
+
+
+@pytest.mark.parametrize("field", ["latency_identity", "harness"])
+def test_one_latency_text_for_two_kinds_of_measurement_is_refused_whatever_the_cell_and_the_method(
+    written, make, field
+):
+    def stores(latency):
+        return [
+            written(make.episode(method, cell, latency=name), run=make.run(spec={field: value}))
+            for method, cell, name, value in (("dense", 0, "profile:mine", 1), ("flash", 1, latency, 2))
+        ]
+
+    assert len(groups(stores("profile:other"))) == 2
+    with pytest.raises(MeasurementMismatch, match=f"sync profile:mine.*{field} is 1 in one and 2") as caught:
+        groups(stores("profile:mine"))
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("kind", ["episode", "error"])
+def test_two_measurements_of_one_cell_are_not_merged(written, make, kind):
+    with pytest.raises(MeasurementMismatch, match="key is 'one' in one and 'two' in another"):
+        groups([written(make.episode("dense", key="one")), written(getattr(make, kind)("dense", key="two"))])
 
 
 def test_a_measurement_in_two_runs_counts_once_and_the_first_stands(written, make):

@@ -42,6 +42,12 @@ def test_a_row_a_method(written, four_cells):
     assert flash.contention == 1
 
 
+def test_accepted_leaves_out_drafts_that_fell_back(written, make):
+    rounds = (make.round(0), make.round(1, route="flash", accepted=7), make.round(2, route="fallback", accepted=0))
+    (row,) = board([written(make.episode("flash", rounds=rounds))])
+    assert row.accepted == pytest.approx(0.7)
+
+
 def test_flips_name_the_cells_and_the_direction(written, four_cells):
     _, flash = board([written(*four_cells)])
     found = {flip.init_state: (flip.direction, flip.baseline_outcome, flip.outcome) for flip in flash.flips}

@@ -134,9 +134,11 @@ def test_policy_calls_of_all_and_of_successful_episodes():
     assert found.all == 10 and math.isnan(found.successful)
 
 
-def test_accepted_share_counts_rejected_drafts_and_leaves_out_rounds_without_one():
-    assert stats.accepted_share([6, 0, math.nan], [10, 10, 10]) == pytest.approx(0.3)
-    assert math.isnan(stats.accepted_share([math.nan], [10]))
+def test_accepted_share_is_over_flash_rounds_as_in_the_papers_table():
+    routes, accepted = ["flash", "fallback", "full", "flash"], [6, 0, math.nan, 9]
+    assert stats.accepted_share(routes, accepted, [10] * 4) == pytest.approx(0.75)
+    assert math.isnan(stats.accepted_share(["fallback"], [0], [10]))
+    assert math.isnan(stats.accepted_share([], [], []))
 
 
 def test_contention_is_wall_over_processor_time():

@@ -81,7 +81,7 @@ def test_a_table_for_each_suite(written, make):
 def test_world_latency_and_acceptance_are_shown_where_there_are_any(written, make):
     (plain, _), *_ = tables(board([written(make.episode("dense"))]))
     assert "accepted" not in plain.columns and "world\nms" not in plain.columns
-    rounds = (make.round(0, accepted=5, latency_ns=58_000_000),)
+    rounds = (make.round(0, route="flash", accepted=5, latency_ns=58_000_000),)
     (shown, _), *_ = tables(board([written(make.episode("flash", rounds=rounds))]))
     assert cell(shown, 0, "accepted") == "50 %" and cell(shown, 0, "world\nms") == "58.0"
 
