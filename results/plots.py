@@ -17,6 +17,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from numpy.typing import ArrayLike
+from scipy.optimize import isotonic_regression
 
 from .groups import BASELINE, Group
 from .leaderboard import Row, measured_rounds
@@ -177,7 +179,7 @@ def _frontier(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def sweep(rows: Sequence[Row], setting: str, line_of: Callable[[Row], tuple[str, str]], colours: dict[str, str]) -> str:
-    """Success against a numeric setting.
+    """Success against a numeric setting. Each line is named at its end, in the order in which the lines end.
 
     Args:
         rows: Rows that have the setting.
@@ -189,11 +191,16 @@ def sweep(rows: Sequence[Row], setting: str, line_of: Callable[[Row], tuple[str,
     for row in rows:
         if row.success.n:
             lines.setdefault(line_of(row), []).append(row)
+    if not lines:
+        return ""
     rests = list(dict.fromkeys(rest for _, rest in lines))
     values = sorted({float(row.settings[setting]) for row in rows})
     step = (values[-1] - values[0]) / 100
+    label_height, frame = 0.33, 0.75  # inches: a label of two lines; what the figure has above and below its axes
+    height = frame + max(2.6, label_height * len(lines))
 
     def draw(axes: Axes) -> None:
+        ends = []
         for i, ((method, rest), members) in enumerate(lines.items()):
             members = sorted(members, key=lambda row: float(row.settings[setting]))
             shift = step * (i - (len(lines) - 1) / 2)  # so that intervals do not hide each other
@@ -208,16 +215,53 @@ def sweep(rows: Sequence[Row], setting: str, line_of: Callable[[Row], tuple[str,
                 marker=MARKERS[rests.index(rest) % len(MARKERS)],
                 ms=4.5,
                 lw=1.6,
-                label=f"{method} · {rest}" if rest else method,
             )
+            ends.append((x[-1], members[-1].success.rate, f"{method}\n{rest}".strip(), colours[method]))
+        low, high = axes.get_ylim()
+        ends.sort(key=lambda end: end[1])
+        places = spread([end[1] for end in ends], (high - low) * label_height / (height - frame), low, high)
+        for (x_end, rate, label, colour), place in zip(ends, places, strict=True):
+            axes.annotate(
+                label,
+                (x_end, rate),
+                (1.06, place),
+                textcoords=axes.get_yaxis_transform(),
+                va="center",
+                color=colour,
+                arrowprops={
+                    "arrowstyle": "-",
+                    "color": colour,
+                    "lw": 0.6,
+                    "relpos": (0, 0.5),
+                    "shrinkA": 2,
+                    "shrinkB": 4,
+                },
+            )
+        axes.set_ylim(low, high)
         axes.set_xticks(values)
         axes.xaxis.set_major_formatter(PLAIN)
         axes.yaxis.set_major_formatter(PERCENT)
         axes.set_xlabel(setting)
         axes.set_ylabel("success, 95 % interval")
-        _legend(axes)
 
-    return _svg(f"sweep-{setting}", draw, height=3.3 + 0.085 * len(lines))
+    return _svg(f"sweep-{setting}", draw, height)
+
+
+def spread(places: ArrayLike, gap: float, low: float, high: float) -> np.ndarray:
+    """Moves labels apart, each as little as possible.
+
+    Args:
+        places: [n], where the labels should be, ascending.
+        gap: Least distance of two neighbours.
+        low: Where the room for labels begins.
+        high: Where it ends; it should hold n gaps.
+
+    Returns:
+        Places [n], ascending, at least ``gap`` apart and half a gap from the ends of the room.
+    """
+    steps = gap * np.arange(np.size(places))
+    moved = isotonic_regression(np.asarray(places, dtype=float) - steps).x
+    return np.clip(moved, low + gap / 2, max(low + gap / 2, high - gap / 2 - steps[-1])) + steps
 
 
 def action_error(groups: Sequence[Group], colours: dict[str, str]) -> str:

@@ -3,11 +3,12 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 from replan.results import Store
 from replan.results.groups import ManifestMismatch
 from replan.results.leaderboard import board
-from replan.results.plots import _frontier
+from replan.results.plots import _frontier, spread
 from replan.results.report import render
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -123,10 +124,28 @@ def test_a_numeric_setting_with_several_values_is_a_curve(written, make):
     ]
     page = Page(render([written(*episodes)]))
     assert page.titles()[0] == "Success against speed"
-    assert "flash · fixed:58ms" in page.text and "dense · fixed:20ms" in page.text
+    figure = render([written(*episodes)]).partition('aria-label="Success against speed"')[2].partition("</svg>")[0]
+    texts = re.findall(r'translate\(\S+ (\S+)\)">(dense|flash|fixed:\d+ms)<', figure)
+    words = [word for _, word in texts]
+    assert sorted(zip(words[::2], words[1::2], strict=True)) == [
+        (method, latency) for method in ("dense", "flash") for latency in ("fixed:20ms", "fixed:58ms")
+    ]
+    heights = sorted(float(height) for height, _ in texts)
+    assert np.diff(heights).min() > 9  # px of a line of text: all lines end at 100 %, and no label covers another
     assert "Success" not in page.titles()[1:]  # too many rows for one line each
+    lost = [make.error("dense", cell, settings={"speed": speed}) for cell, speed in ((0, 6.0), (1, 8.0))]
+    assert "Success against speed" not in Page(render([written(*lost)])).titles()
     one = Page(render([written(*episodes[:2])])).titles()
     assert "Success against speed" not in one
+
+
+def test_labels_of_lines_that_end_together_are_moved_apart_and_stay_in_their_order_and_room():
+    ends = [0.02, 0.9, 0.9, 0.91, 0.99]
+    places = spread(ends, 0.1, 0.0, 1.0)
+    assert np.diff(places).min() == pytest.approx(0.1)
+    assert places[0] >= 0.05 - 1e-9 and places[-1] <= 0.95 + 1e-9
+    assert spread([0.2, 0.5, 0.8], 0.1, 0.0, 1.0) == pytest.approx([0.2, 0.5, 0.8])
+    assert spread([0.5, 0.5], 0.2, 0.0, 1.0) == pytest.approx([0.4, 0.6])
 
 
 def test_names_are_escaped(written, make):
