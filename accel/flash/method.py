@@ -108,15 +108,17 @@ class Flash(Method):
         assert self.draft is not None and self._context is not None
         with call.stage("draft"):
             chunk = self.draft(call.prefix, call.inputs.state)
+        self._count["drafted"] += 1
+        if self._switches(call, chunk):
+            self._count["gripper_fallbacks"] += 1  # no verification could save it, so none is paid for
+            return Proposal(chunk, length=0, accepted=0)
         with call.stage("verify"):
             verdict = self.verify(call, chunk)
             accepted = accepted_prefix(verdict.distance[:, : call.window], self.delta)
-            switch = self.gripper and self._switches(call, chunk, verdict)
         call.extra["distance"] = float(verdict.distance[:, : call.window].max())
-        self._count["drafted"] += 1
-        if switch:
+        if self._switches(call, verdict.endpoints):
             self._count["gripper_fallbacks"] += 1
-            return Proposal(chunk, length=0, accepted=accepted)
+            return Proposal(chunk, length=0, accepted=0)
         if accepted == 0:
             self._count["rejected"] += 1
             self._owed = self.reject == "next"
@@ -171,13 +173,12 @@ class Flash(Method):
                 return "blind"
         return None
 
-    def _switches(self, call: Call, chunk: Tensor, verdict: Verdict) -> bool:
-        """Whether the gripper changes inside the window, or against the last command, in the draft or any branch."""
-        channel = self._policy.processor.gripper
-        closed = torch.cat([chunk, verdict.endpoints])[:, : call.window, channel] > 0
-        first = (
-            closed[:1, :1] if call.last_gripper is None else torch.tensor(call.last_gripper > 0, device=closed.device)
-        )
+    def _switches(self, call: Call, chunks: Tensor) -> bool:
+        """Whether the gripper of any chunk [K, H, A] changes inside the window, or against the last command."""
+        if not self.gripper:
+            return False
+        closed = chunks[:, : call.window, self._policy.processor.gripper] > 0
+        first = closed[:1, :1] if call.last_gripper is None else call.last_gripper > 0
         return bool((closed != first).any())
 
 
