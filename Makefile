@@ -18,7 +18,8 @@ demo: setup  ## The main job: four methods on the same conveyor episodes, a tabl
 reference: setup  ## Measure again what results/reference holds (success against belt speed for published latencies)
 	for spec in results/reference/belt_speed/*.toml; do \
 	    .venv/bin/replan eval --spec $$spec --workers 2 --out $${spec%.toml} || exit; done
-	.venv/bin/replan board results/reference/belt_speed/*/ --html results/reference/belt_speed.html
+	.venv/bin/replan board results/reference/belt_speed/*/ --html results/reference/belt_speed.html \
+	    --title "Success against belt speed and latency"
 
 test: setup  ## Run the tests (PYTEST_ARGS="-m 'not slow'" leaves the long ones out)
 	.venv/bin/python -m pytest $(PYTEST_ARGS)

@@ -14,9 +14,10 @@ from . import json_option
 @click.command()
 @click.argument("directories", nargs=-1, required=True, metavar="DIR...")
 @click.option("--html", metavar="FILE", help="Also write one self-contained page with plots.")
+@click.option("--title", metavar="TEXT", help="Heading of the page.  [the directories]")
 @click.option("--markdown", is_flag=True, help="Print Markdown instead of text.")
 @json_option
-def board(directories: tuple[str, ...], html: str | None, markdown: bool) -> dict[str, Any]:
+def board(directories: tuple[str, ...], html: str | None, title: str | None, markdown: bool) -> dict[str, Any]:
     """Show what runs have measured, as a table."""
     from ...results import leaderboard, tables
     from ...results.store import Store
@@ -28,6 +29,6 @@ def board(directories: tuple[str, ...], html: str | None, markdown: bool) -> dic
         if html:
             from ...results import report
 
-            Path(html).write_text(report.render(stores, title=", ".join(directories)), encoding="utf-8")
+            Path(html).write_text(report.render(stores, title=title or ", ".join(directories)), encoding="utf-8")
             click.echo(f"wrote {html}", err=True)
     return {"board": leaderboard.to_json(rows), "html": html}
