@@ -108,7 +108,9 @@ class Bench:
             for part in accel.parse(method):
                 for file in part.files(path):
                     if not file.is_file():
-                        raise CheckpointError(f"{part.name} needs {file}, and there is no such checkpoint")
+                        raise CheckpointError(
+                            f"{part.name} needs {file}, and there is no such checkpoint; replan train-draft makes it"
+                        )
                     files[f"{policy}{file.stem.removeprefix(path.stem)}"] = file
             found[method] = {name: hash_once(file) for name, file in files.items()}
         return found

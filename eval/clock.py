@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal, DecimalException
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -39,6 +40,9 @@ class RouteWithoutLatency(BadInput):
             f"latency profile {profile!r} has no latency for the route {', '.join(missing)} of method {method!r}, only"
             f" for {', '.join(known) or 'none'}; give a profile that has it"
         )
+
+
+LONGEST = 600 * UNITS["s"]  # nobody waits longer for a policy call; a typing mistake would
 
 
 class TraceDiverged(RuntimeError):
@@ -175,10 +179,10 @@ def parse_duration(text: str) -> int:
         raise BadInput(f"duration {text!r} has no unit; write for example '58ms' (units: {', '.join(UNITS)})")
     try:
         ns = Decimal(text[: -len(unit)].strip()) * UNITS[unit]
-    except InvalidOperation as error:
+    except DecimalException as error:
         raise BadInput(f"duration {text!r} is not a number and a unit; write for example '58ms'") from error
-    if not ns.is_finite() or ns < 0:
-        raise BadInput(f"duration {text!r} must be finite and not negative")
+    if not ns.is_finite() or not 0 <= ns <= LONGEST:
+        raise BadInput(f"duration {text!r} must lie between 0 and {LONGEST // UNITS['s']} s")
     if ns != ns.to_integral_value():
         raise BadInput(f"duration {text!r} is finer than a nanosecond")
     return int(ns)
@@ -229,6 +233,8 @@ def _read_profile(argument: str) -> Profile:
     profiles = read_toml(file or PROFILES)
     if name not in profiles:
         raise unknown("latency profile", name, profiles)
+    if not isinstance(profiles[name], dict):
+        raise BadInput(f"latency profile {name!r} must be a table, [{name}], with a duration a route")
     routes = {}
     for route, duration in profiles[name].items():
         if route != "source":
@@ -252,12 +258,14 @@ def read_trace(path: str | Path) -> Trace:
     for number, line in enumerate(data.splitlines(), start=1):
         try:
             episode = json.loads(line)
-            calls = tuple((str(route), int(ns)) for route, ns in episode["rounds"])
+            calls = tuple((str(route), operator.index(ns)) for route, ns in episode["rounds"])
             episodes[episode["cell"], episode["method"]] = calls
         except (ValueError, KeyError, TypeError) as error:
             raise BadInput(f"{str(path)!r} is not a trace: line {number} is not an episode ({error!r})") from error
         if any(ns < 0 for _, ns in calls):
             raise BadInput(f"{str(path)!r}, line {number}: a latency is negative")
+    if not episodes:
+        raise BadInput(f"the trace {str(path)!r} is empty")
     return Trace(episodes, hashlib.sha256(data).hexdigest())
 
 

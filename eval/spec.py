@@ -112,9 +112,9 @@ def make_spec(plain: Mapping[str, Any], suites: Mapping[str, Suite]) -> Spec:
     for key in ("suite", "task", "method"):
         if key in values:
             values[key] = _names(key, values[key])
-    for key, least in (("episodes", 1), ("workers", 1), ("seed", 0)):
-        if key in values and not (_is_int(values[key]) and values[key] >= least):
-            raise BadInput(f"{key} must be a whole number of at least {least}, not {values[key]!r}")
+    for key, least, most in (("episodes", 1, 10**9), ("workers", 1, 1024), ("seed", 0, 2**53)):
+        if key in values and not (_is_int(values[key]) and least <= values[key] <= most):
+            raise BadInput(f"{key} must be a whole number from {least} to {most}, not {values[key]!r}")
     if "timeout" in values and not (_is_number(values["timeout"]) and values["timeout"] > 0):
         raise BadInput(f"timeout must be a positive number of seconds, not {values['timeout']!r}")
     for key in ("out", "policy", "clock", "latency"):

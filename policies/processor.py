@@ -53,8 +53,8 @@ class Processor:
             ("state", self.state_mean, self.state_std),
             ("action", self.action_mean, self.action_std),
         ):
-            if len(mean) != len(std) or not all(value > 0 for value in std):
-                raise ValueError(f"{name}_mean and {name}_std must be as long as each other, and {name}_std above zero")
+            if len(mean) != len(std) or not (np.isfinite([*mean, *std]).all() and min(std, default=0) > 0):
+                raise ValueError(f"{name}_mean and {name}_std must be finite and equally long, {name}_std above zero")
         if not 0 <= self.gripper < len(self.action_mean):
             raise ValueError(f"gripper must be one of the {len(self.action_mean)} action channels, got {self.gripper}")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -94,19 +95,20 @@ def latency(groups: Sequence[Group], colours: dict[str, str]) -> str:
             durations.setdefault((group.method, round.route), []).append(max(round.host_ns, 1) / 1e6)
     if not durations:
         return ""
-    calls = {method: sum(len(v) for (m, _), v in durations.items() if m == method) for method, _ in durations}
+    every = [(group.method, round.route) for group in groups for row in group.done.values() for round in row.rounds]
+    calls, by_method = Counter(every), Counter(method for method, _ in every)
     low = min(min(values) for values in durations.values()) / 1.15
     high = max(max(values) for values in durations.values()) * 1.15
     bins = np.geomspace(low, high, 90)
 
     def draw(axes: Axes) -> None:
-        for y, ((method, _), values) in enumerate(durations.items()):
+        for y, ((method, route), values) in enumerate(durations.items()):
             heights = np.histogram(values, bins)[0]
             axes.stairs(
                 y - 0.78 * heights / heights.max(), bins, baseline=y, fill=True, color=colours[method], alpha=0.85, lw=0
             )
             axes.plot([np.median(values)] * 2, [y, y + 0.12], color=INK, lw=1.2)
-            share = len(values) / calls[method]
+            share = calls[method, route] / by_method[method]
             axes.text(
                 1.0, y - 0.06, f"{100 * share:.0f} %", ha="right", transform=axes.get_yaxis_transform(), color=MUTED
             )
@@ -155,7 +157,9 @@ def tradeoff(rows: Sequence[Row], colours: dict[str, str]) -> str:
             if single:
                 place = found.high if i % 2 == 0 else found.low
                 shift, anchor = ((0, 5), "bottom") if i % 2 == 0 else ((0, -5), "top")
-                axes.annotate(row.method, (x, place), shift, textcoords="offset points", ha="center", va=anchor)
+                axes.annotate(
+                    row.method, (x, place), shift, textcoords="offset points", ha="center", va=anchor, color=colour
+                )
         axes.axvline(1, color=LINE, lw=1, zorder=0)
         axes.margins(x=0.18, y=0.14)
         axes.yaxis.set_major_formatter(PERCENT)

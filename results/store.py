@@ -132,7 +132,12 @@ class Store:
         self.path = path
         self._connection = connection
         self._writable = writable
-        self.runs = tuple(_run(text) for (text,) in connection.execute("SELECT run FROM runs ORDER BY id"))
+        try:
+            self.runs = tuple(_run(text) for (text,) in connection.execute("SELECT run FROM runs ORDER BY id"))
+        except (KeyError, TypeError, ValueError, sqlite3.DatabaseError) as why:
+            raise StoreUnreadable(f"{path} does not say what produced it ({why!r}); give another directory") from why
+        if not self.runs:
+            raise StoreUnreadable(f"{path} does not say what produced it; give another directory")
 
     @classmethod
     def start(cls, directory: str | Path, run: Run) -> Store:
@@ -142,14 +147,18 @@ class Store:
         or machine: it is noted in :attr:`runs`, and the leaderboard marks what that makes doubtful.
 
         Raises:
-            SpecMismatch: The directory holds a run with another specification or other weights.
+            SpecMismatch: The directory holds episodes of another specification or other weights.
+            StoreError: The directory cannot be written.
             StoreUnreadable: The directory holds a file that is not ours, or a damaged one.
             StoreVersion: The file was written by another version of the schema.
         """
         path = Path(directory) / FILE
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _create(path, run)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _create(path, run)
+            except (OSError, sqlite3.OperationalError) as why:
+                raise StoreError(f"cannot write a run to {str(directory)!r}: {why}") from why
             return cls(path, _connect(path, writable=True), writable=True)
         store = cls(path, _connect(path, writable=True), writable=True)
         try:
@@ -244,6 +253,12 @@ class Store:
     def _resume(self, run: Run) -> None:
         """Compares the run with the stored one and notes it if anything about it is new."""
         given = _run(_dump(asdict(run)))  # through JSON, so that a tuple equals the list that was stored
+        with _readable(self.path), _transaction(self._connection):
+            if not self._connection.execute("SELECT 1 FROM episodes").fetchone():  # a start that was refused left this
+                self._connection.execute("DELETE FROM runs")
+                self._connection.execute("INSERT INTO runs (run) VALUES (?)", (_dump(asdict(run)),))
+                self.runs = (given,)
+                return
         differences = {
             **_differences("spec", self.run.spec, given.spec),
             **_differences("checkpoints", self.run.checkpoints, given.checkpoints),
@@ -259,13 +274,17 @@ def _create(path: Path, run: Run) -> None:
     """Writes an empty store beside its place and moves it there, so that no half-made one is ever seen."""
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.new")
     unfinished.unlink(missing_ok=True)
-    connection = sqlite3.connect(unfinished, isolation_level=None)
-    connection.executescript(SCHEMA)
-    connection.execute("INSERT INTO runs (run) VALUES (?)", (_dump(asdict(run)),))
-    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version = {VERSION}")
-    connection.close()
-    unfinished.replace(path)
+    try:
+        connection = sqlite3.connect(unfinished, isolation_level=None)
+        connection.executescript(SCHEMA)
+        connection.execute("INSERT INTO runs (run) VALUES (?)", (_dump(asdict(run)),))
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.close()
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
 def _connect(path: Path, writable: bool) -> sqlite3.Connection:

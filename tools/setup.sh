@@ -62,7 +62,7 @@ fi
 
 # 3. Everything else
 if .venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
-    say "installing the locked packages"
+    say "installing the locked packages: some 60, 2 to 10 minutes, silently; it can be interrupted and run again"
     "${pip[@]}" install -r requirements.lock
 else
     say "NOTICE: the lock holds releases that need Python 3.11; for 3.10 the newest ones that fit are installed instead"

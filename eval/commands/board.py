@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ..spec import BadInput
 from . import json_option
 
 
@@ -29,6 +30,10 @@ def board(directories: tuple[str, ...], html: str | None, title: str | None, mar
         if html:
             from ...results import report
 
-            Path(html).write_text(report.render(stores, title=title or ", ".join(directories)), encoding="utf-8")
+            page = report.render(stores, title=title or ", ".join(directories))
+            try:
+                Path(html).write_text(page, encoding="utf-8")
+            except OSError as error:
+                raise BadInput(f"cannot write {html!r}: {error.strerror}") from error
             click.echo(f"wrote {html}", err=True)
     return {"board": leaderboard.to_json(rows), "html": html}

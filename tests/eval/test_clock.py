@@ -55,7 +55,9 @@ def test_duration_that_means_nothing_is_refused_with_its_text(text):
         ("fixd:58ms", "unknown latency source 'fixd'; did you mean 'fixed'"),
         ("fixed", "lacks its argument"),
         ("fixed:", "lacks its argument"),
-        ("fixed:-58ms", "'-58ms' must be finite and not negative"),
+        ("fixed:-58ms", "'-58ms' must lie between 0 and 600 s"),
+        ("fixed:1e30s", "must lie between 0 and 600 s"),
+        ("fixed:1e9999999s", "not a number and a unit"),
         ("zero:1ms", "'zero' takes no argument"),
         ("profile:triton-4090", "unknown latency profile 'triton-4090'; did you mean 'triton-4090d'"),
         ("profile:nowhere.toml#x", "nowhere.toml"),
@@ -66,6 +68,27 @@ def test_bad_source_is_named(text, message):
     with pytest.raises(BadInput) as error:
         parse_latency(text)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "is empty"),
+        ('{"cell": "a", "method": "dense", "rounds": [["full", 1.9]]}', "line 1"),
+        ('{"cell": "a", "method": "dense", "rounds": [["full", Infinity]]}', "line 1"),
+        ('{"cell": "a", "method": "dense", "rounds": [["full", -1]]}', "negative"),
+    ],
+)
+def test_file_that_is_no_trace_is_refused(tmp_path, content, message):
+    (tmp_path / "trace.jsonl").write_text(content)
+    with pytest.raises(BadInput, match=message):
+        parse_latency(f"trace:{tmp_path / 'trace.jsonl'}")
+
+
+def test_profile_that_is_no_table_is_refused(tmp_path):
+    (tmp_path / "p.toml").write_text('a = "58ms"')
+    with pytest.raises(BadInput, match="must be a table"):
+        parse_latency(f"profile:{tmp_path / 'p.toml'}#a")
 
 
 def test_fixed_and_zero_do_not_look_at_the_call():

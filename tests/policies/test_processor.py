@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -51,3 +53,12 @@ def test_what_cannot_be_read_is_refused_by_value(policy, observation, key, value
         observation[key] = value
     with pytest.raises(ObservationError, match=message):
         policy.processor.inputs(observation)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"gripper": 7}, {"action_std": (1.0,) * 6}, {"state_std": (0.0,) * 11}, {"action_mean": (np.nan,) * 7}],
+)
+def test_conventions_that_contradict_each_other_are_refused(policy, changes):
+    with pytest.raises(ValueError, match="gripper|mean and"):
+        replace(policy.processor, **changes)

@@ -122,8 +122,14 @@ def test_an_error_cannot_carry_a_success(tmp_path, make):
         store.add(make.error(success=False))
 
 
+def begin(directory, make, run):
+    """A run directory with one episode in it."""
+    with Store.start(directory, run) as store:
+        store.add(make.episode())
+
+
 def test_a_run_with_another_specification_is_refused_and_names_the_fields(tmp_path, make):
-    Store.start(tmp_path, make.run()).close()
+    begin(tmp_path, make, make.run())
     spec = {**make.run().spec, "episodes": 100, "settings": {"speed": 15.0}}
 
     with pytest.raises(SpecMismatch, match=r"spec\.episodes: stored 50, asked for 100") as caught:
@@ -132,15 +138,42 @@ def test_a_run_with_another_specification_is_refused_and_names_the_fields(tmp_pa
     assert caught.value.fields == ("spec.episodes", "spec.settings.speed")
 
 
+def test_a_directory_without_an_episode_belongs_to_nobody(tmp_path, make):
+    Store.start(tmp_path, make.run()).close()  # what a start leaves whose policy could not be built
+    other = make.run(spec={"episodes": 3})
+    begin(tmp_path, make, other)
+    with Store.open(tmp_path) as store:
+        assert store.runs == (other,)
+
+
+@pytest.mark.parametrize("below", [".", "deeper"])
+def test_a_directory_that_cannot_be_made_is_named(tmp_path, make, below):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreError, match="cannot write a run to .*file"):
+        Store.start(tmp_path / "file" / below, make.run())
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("change", ["DELETE FROM runs", "UPDATE runs SET run = '{}'", "UPDATE runs SET run = 'x'"])
+def test_a_store_that_does_not_say_what_produced_it_is_refused(tmp_path, make, change):
+    begin(tmp_path, make, make.run())
+    connection = sqlite3.connect(tmp_path / "episodes.db")
+    connection.execute(change)
+    connection.commit()
+    connection.close()
+    with pytest.raises(StoreUnreadable, match="what produced it"):
+        Store.open(tmp_path)
+
+
 def test_a_run_with_a_new_field_is_refused(tmp_path, make):
-    Store.start(tmp_path, make.run()).close()
+    begin(tmp_path, make, make.run())
     with pytest.raises(SpecMismatch) as caught:
         Store.start(tmp_path, make.run(spec={**make.run().spec, "clock": "sync"}))
     assert caught.value.fields == ("spec.clock",)
 
 
 def test_a_run_with_other_weights_is_refused(tmp_path, make):
-    Store.start(tmp_path, make.run()).close()
+    begin(tmp_path, make, make.run())
     with pytest.raises(SpecMismatch) as caught:
         Store.start(tmp_path, make.run(checkpoints={"pi0-tiny": "beef"}))
     assert caught.value.fields == ("checkpoints.pi0-tiny",)
@@ -153,7 +186,7 @@ def test_a_tuple_in_the_specification_equals_the_list_that_was_stored(tmp_path, 
 
 def test_a_resumption_on_another_machine_is_noted(tmp_path, make):
     first, second = make.run(), make.run(hardware={"cpu": "another"}, commit="def5678", command="again")
-    Store.start(tmp_path, first).close()
+    begin(tmp_path, make, first)
     Store.start(tmp_path, second).close()
     with Store.open(tmp_path) as store:
         assert store.run == first
