@@ -13,7 +13,7 @@ record() { # NAME, then the arguments of replan collect
 learn() { # NAME, then the arguments of replan train
     "$replan" train --out "$out/$1" "${@:2}"
 }
-standard() { echo "$out"/data/demos/part* "$out"/data/dagger1/part* "$out"/data/dagger1/part* "${@}"; }
+standard() { echo "$out"/data/demos/part* "$out"/data/dagger1/part* "$out"/data/dagger1/part*; }
 
 record demos --suite conveyor --episodes 1100 --seed 1
 learn first "$out"/data/demos/part* --steps 1400
