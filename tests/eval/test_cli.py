@@ -139,7 +139,14 @@ def test_envs_lists_what_can_be_asked_for(replan):
 def test_interrupted_run_says_so_and_the_same_command_resumes(tmp_path):
     run = [sys.executable, str(Path(__file__).with_name("fake_cli.py")), "eval", "--suite", "belt", "--method", "slow"]
     run += ["--episodes", "8", "--out", str(tmp_path / "run"), "--json"]
-    process = subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    # A shell's background jobs, and so their children, ignore Ctrl-C: a terminal's do not.
+    process = subprocess.Popen(
+        run,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     while True:
         assert process.poll() is None, "it ended before it could be interrupted"
         if (tmp_path / "run" / "episodes.db").exists():
