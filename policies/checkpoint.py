@@ -45,6 +45,20 @@ def save(path: Path, header: Header, module: nn.Module, dtype: torch.dtype = tor
     save_file(state, path, {"replan": json.dumps({"format": FORMAT, **asdict(header)})})
 
 
+def open_safetensors(path: Path) -> safe_open:
+    """Opens a file for reading, tensor by tensor.
+
+    Raises:
+        CheckpointError: The file is not safetensors.
+    """
+    try:
+        return safe_open(path, "pt")
+    except SafetensorError as error:
+        raise CheckpointError(
+            f"{path} is not a safetensors file ({error}); pickled checkpoints are never loaded: convert them first"
+        ) from error
+
+
 def read_header(path: Path) -> Header:
     """Reads the header alone.
 
@@ -53,13 +67,8 @@ def read_header(path: Path) -> Header:
     """
     if not path.is_file():
         raise CheckpointError(f"there is no checkpoint at {path}")
-    try:
-        with safe_open(path, "pt") as file:
-            text = (file.metadata() or {}).get("replan")
-    except SafetensorError as error:
-        raise CheckpointError(
-            f"{path} is not a safetensors file ({error}); pickled checkpoints are never loaded: convert them first"
-        ) from error
+    with open_safetensors(path) as file:
+        text = (file.metadata() or {}).get("replan")
     if text is None:
         raise CheckpointError(f"{path} is a safetensors file, but carries no replan header")
     try:

@@ -11,10 +11,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from .checkpoint import CheckpointError, load_strictly
+from .checkpoint import CheckpointError, load_strictly, open_safetensors
 from .pi0 import PI0, Pi0, Pi0Config
 
 _VLM = "paligemma_with_expert.paligemma.model.language_model"
@@ -77,7 +76,7 @@ def load_published(path: str | Path, config: Pi0Config = PI0, dtype: torch.dtype
         model = Pi0(config)
     layout = published_layout(model)
     with ExitStack() as stack:
-        files = [stack.enter_context(_open(file)) for file in _files(Path(path))]
+        files = [stack.enter_context(open_safetensors(file)) for file in _files(Path(path))]
         where = {name: file for file in files for name in file.keys()}
         lerobot = "model." if all(name.startswith("model.") for name in where) else ""
         where = {name.removeprefix(lerobot): (file, name) for name, file in where.items()}
@@ -158,12 +157,3 @@ def _files(path: Path) -> list[Path]:
         if not file.is_file():
             raise CheckpointError(f"there are no weights at {file}")
     return files
-
-
-def _open(path: Path) -> safe_open:
-    try:
-        return safe_open(path, "pt")
-    except SafetensorError as error:
-        raise CheckpointError(
-            f"{path} is not a safetensors file ({error}); pickled checkpoints are never loaded: convert them first"
-        ) from error
