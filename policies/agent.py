@@ -90,8 +90,5 @@ class ChunkAgent:
         weight = self.policy.model.action_in.weight
         return torch.randn((1, config.horizon, config.action_dim), generator=generator).to(weight.device)
 
-    def _last_gripper(self) -> float | None:
-        if self._last is None:
-            return None
-        processor = self.policy.processor
-        return float(processor.normalise_actions(torch.from_numpy(self._last))[processor.gripper])
+    def _last_gripper(self) -> torch.Tensor | None:
+        return None if self._last is None else self.policy.processor.normalise_gripper(self._last)

@@ -76,7 +76,7 @@ def load_policy(name: str | Path, dtype: torch.dtype = torch.float32, device: st
     checkpoint.load_weights(path, model)
     model.requires_grad_(False).eval().to(device, dtype)
     try:
-        processor = checkpoint.from_plain(Processor, header.processor)
+        processor = Processor.from_plain(header.processor)
     except ValueError as error:
         raise checkpoint.CheckpointError(f"{path}: {error}") from error
     found = (len(processor.state_mean), len(processor.action_mean), processor.image_size)
@@ -110,7 +110,7 @@ class Call:
         prefix: Prefix embeddings of this round's observation.
         noise: [1, H, A], the same for every method at the same control step of an episode.
         control_step: Control steps executed so far in the episode.
-        last_gripper: Normalised gripper command executed last, or None at the start.
+        last_gripper: [G] normalised gripper commands executed last, or None at the start.
         window: Replan window in actions.
         context: After the full path: the prefix's keys and values, without the state.
         chunk: After the full path: [1, H, A], normalised.
@@ -122,7 +122,7 @@ class Call:
     prefix: Prefix
     noise: Tensor
     control_step: int
-    last_gripper: float | None
+    last_gripper: Tensor | None
     window: int
     context: Context | None = None
     chunk: Tensor | None = None
@@ -176,7 +176,7 @@ def call_policy(
     observation: Mapping[str, Any],
     noise: Tensor,
     control_step: int = 0,
-    last_gripper: float | None = None,
+    last_gripper: Tensor | None = None,
     window: int | None = None,
 ) -> Round:
     """Runs one round: encode, ask ROUND, prefill, walk SCHEDULE, decode.
@@ -187,7 +187,7 @@ def call_policy(
         observation: The environment's observation.
         noise: [1, H, A] starting noise.
         control_step: Control steps executed so far.
-        last_gripper: Normalised gripper command executed last.
+        last_gripper: [G] normalised gripper commands executed last.
         window: Actions to execute before the next call; the policy's own if None.
     """
     start, cpu_start = time.perf_counter_ns(), time.process_time_ns()
@@ -206,7 +206,7 @@ def call_policy(
         chunk = full_path(policy, call, owner.get(Seam.SCHEDULE))
         for method in methods:
             method.observe_full(call)
-    actions = policy.processor.actions(chunk[0, :length])
+    actions = policy.processor.actions(chunk[0, :length], observation["state"])
     return Round(
         route=route,
         actions=actions,

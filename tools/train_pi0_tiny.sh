@@ -8,23 +8,23 @@ export OMP_NUM_THREADS=1 LP_NUM_THREADS=0
 replan=.venv/bin/replan
 
 record() { # NAME, then the arguments of replan collect
-    [ -f "$out/data/$1/part1/images.npy" ] || "$replan" collect --out "$out/data/$1" "${@:2}"
+    "$replan" collect --out "$out/data/$1" "${@:2}"
 }
 learn() { # NAME, then the arguments of replan train
     "$replan" train --out "$out/$1" "${@:2}"
 }
-standard() { echo "$out"/data/demos/part* "$out"/data/dagger1/part* "$out"/data/dagger1/part*; }
+standard() { echo "$out"/data/demos/* "$out"/data/dagger1/* "$out"/data/dagger1/*; }
 
-record demos --suite conveyor --episodes 1100 --seed 1
-learn first "$out"/data/demos/part* --steps 1400
-record dagger1 --suite conveyor --episodes 240 --seed 50 --policy "$out/first/policy.safetensors"
+record demos --suite conveyor --episodes 275 --seed 1
+learn first "$out"/data/demos/* --steps 1400
+record dagger1 --suite conveyor --episodes 60 --seed 50 --policy "$out/first/policy.safetensors"
 learn second $(standard) --steps 2000 --seed 1 --warmup 50 --start "$out/first/policy.safetensors"
-record dagger2 --suite conveyor --episodes 240 --seed 60 --policy "$out/second/policy.safetensors"
-learn third $(standard) "$out"/data/dagger2/part* "$out"/data/dagger2/part* \
+record dagger2 --suite conveyor --episodes 60 --seed 60 --policy "$out/second/policy.safetensors"
+learn third $(standard) "$out"/data/dagger2/* "$out"/data/dagger2/* \
     --steps 2400 --seed 2 --warmup 50 --start "$out/second/policy.safetensors"
 cp "$out/third/policy.safetensors" "$out/pi0-tiny.safetensors"
-"$replan" train-draft "$out"/data/demos/part* "$out"/data/dagger[12]/part* --policy "$out/pi0-tiny.safetensors" --frames 16000
+"$replan" train-draft "$out"/data/demos/* "$out"/data/dagger[12]/* --policy "$out/pi0-tiny.safetensors" --frames 16000
 
-record hard --suite conveyor-hard --episodes 400 --seed 70
-learn hard "$out"/data/hard/part* --steps 1000 --seed 3 --warmup 50 --rate 7e-4 --workers 1 --start "$out/pi0-tiny.safetensors"
+record hard --suite conveyor-hard --episodes 100 --seed 70
+learn hard "$out"/data/hard/* --steps 1000 --seed 3 --warmup 50 --rate 7e-4 --workers 1 --start "$out/pi0-tiny.safetensors"
 cp "$out/hard/policy.safetensors" "$out/pi0-tiny-hard.safetensors"

@@ -174,11 +174,11 @@ class Flash(Method):
         return None
 
     def _switches(self, call: Call, chunks: Tensor) -> bool:
-        """Whether the gripper of any chunk [K, H, A] changes inside the window, or against the last command."""
+        """Whether a gripper of any chunk [K, H, A] changes inside the window, or against the last command."""
         if not self.gripper:
             return False
-        closed = chunks[:, : call.window, self._policy.processor.gripper] > 0
-        first = closed[:1, :1] if call.last_gripper is None else call.last_gripper > 0
+        closed = chunks[:, : call.window, list(self._policy.processor.gripper)] > 0  # [K, W, G]
+        first = closed[:1, :1] if call.last_gripper is None else call.last_gripper.to(chunks.device) > 0
         return bool((closed != first).any())
 
 

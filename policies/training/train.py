@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,9 +23,9 @@ from torch.multiprocessing.spawn import spawn
 from tqdm import tqdm
 
 from .. import checkpoint
-from ..pi0 import TINY, Inputs, Pi0
+from ..pi0 import TINY, Inputs, Pi0, Pi0Config
 from ..processor import Processor
-from .collect import Frames
+from .recording import Conventions, Frames
 
 STATE = "state.safetensors"
 KEEP_EVERY = 500  # steps
@@ -66,29 +67,35 @@ class Dataset:
         self.actions = torch.from_numpy(actions.astype(np.float32))
         text = np.concatenate([part.instruction[k] for part, k in zip(parts, keep, strict=True)])
         words = {word for part in parts for sentence in np.unique(part.instruction) for word in str(sentence).split()}
-        self.processor = processor or self._statistics(sorted(words))
-        self.tokens = torch.tensor([self.processor.tokenize(str(instruction)) for instruction in text])
+        longest = max(len(str(sentence).split()) for part in parts for sentence in np.unique(part.instruction))
+        self.suites = sorted({part.conventions.suite for part in parts})
+        self.processor = processor or self._statistics(parts[0].conventions, sorted(words), longest)
+        tokens = {sentence: self.processor.tokenize(sentence) for sentence in map(str, np.unique(text))}
+        self.tokens = torch.tensor([tokens[str(instruction)] for instruction in text])
+        self.actions = self.processor.normalise_actions(self.actions, self.state[:, None])
         self.state = self.processor.normalise_state(self.state)
-        self.actions = self.processor.normalise_actions(self.actions)
 
-    def _statistics(self, words: list[str]) -> Processor:
+    def _statistics(self, conventions: Conventions, words: list[str], longest: int) -> Processor:
         """Standardisation measured on the first training set, with the vocabulary of all its recordings."""
         state_std = self.state.std(0).clamp_min(1e-3)
-        actions = self.actions.flatten(0, 1)
-        action_std = actions.std(0)
-        action_std[action_std < 1e-3] = 1.0  # a channel that the expert never moves
-        return Processor(
-            cameras=("third", "wrist"),
-            image_size=TINY.image_size,
+        count = self.actions.shape[-1]
+        plain = Processor(
+            cameras=conventions.cameras,
+            image_size=conventions.image_size,
             words=("<pad>", *words),
-            max_tokens=8,
+            max_tokens=longest + 1,
             state_mean=tuple(self.state.mean(0).tolist()),
             state_std=tuple(state_std.tolist()),
-            action_mean=tuple(actions.mean(0).tolist()),
-            action_std=tuple(action_std.tolist()),
-            gripper=6,
+            action_mean=(0.0,) * count,
+            action_std=(1.0,) * count,
+            gripper=conventions.gripper,
             replan=10,
+            relative=conventions.relative,
         )
+        actions = plain.normalise_actions(self.actions, self.state[:, None]).flatten(0, 1)
+        action_std = actions.std(0)
+        action_std[action_std < 1e-3] = 1.0  # a channel that the expert never moves
+        return replace(plain, action_mean=tuple(actions.mean(0).tolist()), action_std=tuple(action_std.tolist()))
 
     def __len__(self) -> int:
         """Number of frames."""
@@ -100,6 +107,16 @@ class Dataset:
         tokens = self.tokens[index]
         inputs = Inputs(self.processor.pixels(torch.from_numpy(images)), tokens, tokens != 0, self.state[index])
         return inputs, self.actions[index]
+
+
+def tiny(processor: Processor) -> Pi0Config:
+    """Returns the dimensions of a tiny pi0 that fits a suite's conventions."""
+    return replace(
+        TINY,
+        vocab=max(TINY.vocab, len(processor.words)),
+        state_dim=len(processor.state_mean),
+        action_dim=len(processor.action_mean),
+    )
 
 
 def flow_loss(model: Pi0, inputs: Inputs, actions: Tensor, generator: torch.Generator) -> Tensor:
@@ -170,14 +187,10 @@ def _work(
 ) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{rendezvous.absolute()}", rank=rank, world_size=world)
-    processor = None
-    config = TINY
-    if start:
-        header = checkpoint.read_header(start)
-        processor = checkpoint.from_plain(Processor, header.processor)
+    processor = Processor.from_plain(checkpoint.read_header(start).processor) if start else None
     data = Dataset(folders, processor, held_out=False)
     check = Dataset(folders, data.processor, held_out=True)
-    model = Pi0(config)
+    model = Pi0(tiny(data.processor))
     initialise(model, torch.Generator().manual_seed(recipe.seed))
     if start:
         checkpoint.load_weights(start, model)
@@ -212,7 +225,13 @@ def _work(
                 log.write(json.dumps(row) + "\n")
             bar.set_postfix(train=f"{row['train']:.3f}", held_out=f"{row['held_out']:.3f}")
             losses = []
-            _keep(out, model, averaged, optimizer, done, data.processor, recipe)
+            card = {
+                "marks": ["tiny model trained here"],
+                "suites": data.suites,
+                "steps": done,
+                "samples": done * recipe.batch,
+            }
+            _keep(out, model, averaged, optimizer, done, data.processor, card)
     dist.destroy_process_group()
 
 
@@ -243,7 +262,7 @@ def _keep(
     optimizer: torch.optim.Optimizer,
     step: int,
     processor: Processor,
-    recipe: Recipe,
+    card: dict[str, Any],
 ) -> None:
     """Writes training state and checkpoint through temporary files: a kill leaves the last ones whole."""
     state = {f"model.{name}": value for name, value in model.state_dict().items()}
@@ -254,12 +273,7 @@ def _keep(
     os.replace(out / "state.tmp", out / STATE)
     final = Pi0(model.config)
     final.load_state_dict(averaged)
-    header = checkpoint.Header(
-        "pi0",
-        asdict(model.config),
-        asdict(processor),
-        {"marks": ["tiny model trained here"], "steps": step, "samples": step * recipe.batch},
-    )
+    header = checkpoint.Header("pi0", asdict(model.config), asdict(processor), card)
     checkpoint.save(out / "policy.tmp", header, final)
     os.replace(out / "policy.tmp", out / "policy.safetensors")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from replan import accel
 from replan.accel.flash.draft import Draft, draft_path, load_draft, save_draft
-from replan.accel.flash.method import Flash, accepted_prefix
+from replan.accel.flash.method import Flash, Verdict, accepted_prefix
 from replan.accel.flash.training import draft_loss
 from replan.policies.agent import ChunkAgent
 from replan.policies.checkpoint import CheckpointError
@@ -61,7 +63,7 @@ def test_an_accepted_draft_skips_prefill_and_denoising_and_is_executed(flash_pol
     with torch.inference_mode():
         call = rounds[1].call
         draft = load_draft(draft_path(flash_policy.path), flash_policy.model.config, flash_policy.path)
-        expected = flash_policy.processor.actions(draft(call.prefix, call.inputs.state)[0])
+        expected = flash_policy.processor.actions(draft(call.prefix, call.inputs.state)[0], observation["state"])
     assert np.array_equal(actions[10:20], expected[:10])
     counters = agent.counters()
     assert (counters["flash_rounds"], counters["accepted_actions"], counters["full_rounds"]) == (3, 30, 1)
@@ -191,8 +193,6 @@ def gripper_method(policy, observation, draft_gripper, branch_gripper):
     agent = ChunkAgent(policy, [method])
     method.draft = FakeDraft()
     agent.act(observation)
-    from replan.accel.flash.method import Verdict
-
     endpoints = torch.zeros(2, 16, 7)
     endpoints[0, :, 6] = torch.tensor(draft_gripper)
     endpoints[1, :, 6] = torch.tensor(branch_gripper)
@@ -217,10 +217,24 @@ def test_a_gripper_switch_in_any_branch_goes_to_the_full_path(
     flash_policy, observation, draft, branch, last, falls_back
 ):
     agent = gripper_method(flash_policy, observation, draft, branch)
-    agent._queue, agent._last_gripper = [], lambda: last
+    agent._queue, agent._last_gripper = [], lambda: None if last is None else torch.tensor([last])
     agent.act(observation)
     assert agent.round.route == ("fallback" if falls_back else "flash")
     assert agent.counters().get("gripper_fallbacks", 0) == falls_back
+
+
+@pytest.mark.parametrize(("last", "falls_back"), [((-0.7, 0.7), False), ((-0.7, -0.7), True), ((0.7, 0.7), True)])
+def test_either_of_two_grippers_sends_the_round_to_the_full_path(flash_policy, observation, last, falls_back):
+    two_armed = replace(flash_policy, processor=replace(flash_policy.processor, gripper=(5, 6)))
+    agent = gripper_method(two_armed, observation, [0.0] * 16, [0.0] * 16)
+    method = agent.methods[0]
+    closed = torch.zeros(1, 16, 7)
+    closed[..., 5], closed[..., 6] = -1, 1
+    method.draft = lambda prefix, state: closed
+    method.verify = lambda call, chunk: Verdict(torch.zeros(2, 16), closed.expand(2, -1, -1))
+    agent._queue, agent._last_gripper = [], lambda: torch.tensor(last)
+    agent.act(observation)
+    assert agent.round.route == ("fallback" if falls_back else "flash")
 
 
 def test_the_authors_way_of_rejecting_runs_the_full_path_in_the_next_round(flash_policy, observation):

@@ -59,7 +59,7 @@ def test_dp_cache_equals_the_plain_loop(policy, observation):
             if step in (0, 1, 2, 6, 8, 9):
                 velocity = model.step(x, time, context)
             x = x + (later - time) * velocity
-    assert np.array_equal(policy.processor.actions(x[0])[0], actions[0])
+    assert np.array_equal(policy.processor.actions(x[0], observation["state"])[0], actions[0])
 
 
 @pytest.mark.parametrize("spec", ["few_step:steps=2", "dp_cache", "dp_cache:keep=0"])

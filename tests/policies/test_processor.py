@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 import torch
-from replan.policies.processor import ObservationError
+from replan.policies.checkpoint import CheckpointError
+from replan.policies.processor import ObservationError, Processor, views
 
 
 def test_pixels_tokens_and_state(policy, observation):
@@ -28,7 +29,8 @@ def test_channels_are_not_mixed_up(policy, observation):
 
 def test_actions_survive_the_way_there_and_back(policy):
     actions = torch.rand((3, 7), generator=torch.Generator().manual_seed(0)) * 2 - 1
-    back = policy.processor.actions(policy.processor.normalise_actions(actions))
+    state = torch.zeros(11)
+    back = policy.processor.actions(policy.processor.normalise_actions(actions, state), state.numpy())
     np.testing.assert_allclose(back, actions, atol=1e-6)
     assert back.dtype == np.float32
 
@@ -37,7 +39,8 @@ def test_actions_survive_the_way_there_and_back(policy):
     ("key", "value", "message"),
     [
         ("wrist", None, "wrist"),
-        ("third", np.zeros((32, 32, 3), np.uint8), r"\[32, 32, 3\]"),
+        ("third", np.zeros((32, 32, 4), np.uint8), r"\[32, 32, 4\]"),
+        ("third", np.zeros((0, 32, 3), np.uint8), r"\[0, 32, 3\]"),
         ("third", np.zeros((64, 64, 3), np.float32), "float32"),
         ("state", np.zeros(10, np.float32), "11"),
         ("state", np.full(11, np.nan, np.float32), "nan"),
@@ -57,8 +60,71 @@ def test_what_cannot_be_read_is_refused_by_value(policy, observation, key, value
 
 @pytest.mark.parametrize(
     "changes",
-    [{"gripper": 7}, {"action_std": (1.0,) * 6}, {"state_std": (0.0,) * 11}, {"action_mean": (np.nan,) * 7}],
+    [
+        {"gripper": 7},
+        {"gripper": ()},
+        {"gripper": (6, -1)},
+        {"action_std": (1.0,) * 6},
+        {"state_std": (0.0,) * 11},
+        {"action_mean": (np.nan,) * 7},
+    ],
 )
 def test_conventions_that_contradict_each_other_are_refused(policy, changes):
     with pytest.raises(ValueError, match="gripper|mean and"):
         replace(policy.processor, **changes)
+
+
+def test_views_of_another_size_are_scaled_whole_and_centred_on_black(policy, observation):
+    wide = np.zeros((240, 320, 3), np.uint8)
+    wide[:, 160:] = (0, 200, 0)
+    observation["third"] = wide
+    view = views(observation, ("third",), 64)[0]
+    assert view.shape == (64, 64, 3) and not view[:8].any() and not view[56:].any()  # 4:3 leaves 8 rows above and below
+    assert (view[8:56, 34:] == (0, 200, 0)).all() and not view[8:56, :30].any()
+    assert (
+        policy.processor.inputs(observation).images[0, 0]
+        == policy.processor.pixels(torch.from_numpy(view)[None, None])[0, 0]
+    ).all()
+
+
+def test_scaling_averages_what_falls_into_a_pixel(observation):
+    stripes = np.zeros((256, 256, 3), np.uint8)
+    stripes[:, ::2] = 200  # finer than the small view can show
+    observation["third"] = stripes
+    inner = views(observation, ("third",), 64)[0][:, 2:-2]
+    assert (np.abs(inner.astype(int) - 100) <= 1).all()
+
+
+def test_a_policy_that_saw_mirrored_views_gets_them_mirrored_once(policy, observation):
+    observation["third"][:, :32] = 255
+    upright = policy.processor.inputs(observation).images[0, 0]
+    mirrored = replace(policy.processor, mirror=True).inputs(observation).images[0, 0]
+    assert torch.equal(mirrored, upright.flip(-1)) and not torch.equal(mirrored, upright)
+    assert not torch.equal(mirrored, upright.flip(-2))
+
+
+def test_relative_actions_are_measured_from_the_state_and_grippers_are_not(policy):
+    processor = replace(policy.processor, relative=True)
+    state = torch.arange(11.0)
+    actions = torch.rand((3, 7), generator=torch.Generator().manual_seed(0))
+    normal = processor.normalise_actions(actions, state)
+    plain = policy.processor.normalise_actions(actions, state)
+    std = torch.tensor(processor.action_std)
+    torch.testing.assert_close((plain - normal)[:, :6] * std[:6], state[:6].expand(3, 6), atol=1e-5, rtol=0)
+    assert torch.equal(normal[:, 6], plain[:, 6])
+    np.testing.assert_allclose(processor.actions(normal, state.numpy()), actions, atol=1e-5)
+    torch.testing.assert_close(processor.normalise_gripper(actions[0].numpy()), normal[0, 6:])
+
+
+def test_relative_actions_need_as_many_state_channels(policy):
+    with pytest.raises(ValueError, match="7 state channels, got 5"):
+        replace(policy.processor, relative=True, state_mean=(0.0,) * 5, state_std=(1.0,) * 5)
+
+
+def test_conventions_of_a_checkpoint_older_than_a_field_mean_what_they_meant(policy):
+    plain = asdict(policy.processor)
+    del plain["mirror"], plain["relative"]
+    assert Processor.from_plain(plain) == policy.processor
+    del plain["cameras"]
+    with pytest.raises(CheckpointError, match="cameras"):
+        Processor.from_plain(plain)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,17 +14,23 @@ from replan.policies.checkpoint import read_header
 from replan.policies.pi0 import Pi0
 from replan.policies.policy import load_policy
 from replan.policies.training import train as training
-from replan.policies.training.collect import Frames, collect
+from replan.policies.training.collect import Request, collect, collect_all
+from replan.policies.training.recording import Conventions, Frames
 from replan.policies.training.train import Dataset, Recipe, flow_loss, initialise, train
 
-ENV = "replan.envs:replan/ConveyorSorting-v0"
-CAMERAS = ("third", "wrist")
+BELT = Conventions("conveyor", ("third", "wrist"), (6,), relative=False, image_size=64)
+
+
+def request(out, episodes=1, **changes):
+    env_id = "replan.envs:replan/ConveyorSorting-v0"
+    whole = Request(env_id, BELT, "analytic", "dog-red", 0, out, episodes, seed=0, horizon=16)
+    return replace(whole, **changes)
 
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory):
-    out = tmp_path_factory.mktemp("recording")
-    collect(ENV, out, 3, 0, 16, CAMERAS)
+    out = tmp_path_factory.mktemp("recording") / "dog-red"
+    collect(request(out, 3))
     return out
 
 
@@ -34,13 +41,30 @@ def trained(recording, tmp_path_factory):
     return out
 
 
-def test_a_recording_is_repeatable_and_another_seed_is_another(recording, tmp_path):
-    collect(ENV, tmp_path / "again", 1, 0, 16, CAMERAS)
-    collect(ENV, tmp_path / "other", 1, 1, 16, CAMERAS)
-    first, again, other = Frames.load(recording), Frames.load(tmp_path / "again"), Frames.load(tmp_path / "other")
+def test_a_recording_is_repeatable_and_another_seed_or_task_is_another(recording, tmp_path):
+    collect(request(tmp_path / "again"))
+    collect(request(tmp_path / "other", seed=1))
+    collect(request(tmp_path / "task", task="dog-blue", index=1))
+    first, again, other, task = (
+        Frames.load(path) for path in (recording, tmp_path / "again", tmp_path / "other", tmp_path / "task")
+    )
     length = len(again.state)
     assert np.array_equal(first.images[:length], again.images) and np.array_equal(first.actions[:length], again.actions)
-    assert not np.array_equal(other.state[0], again.state[0])
+    assert not np.array_equal(other.state[0], again.state[0]) and not np.array_equal(task.state[0], again.state[0])
+    assert set(task.instruction) == {"put the toy dog in the blue bin"}
+
+
+def test_a_recording_that_is_there_is_not_made_again(recording, tmp_path):
+    requests = [request(recording, 3), request(tmp_path / "blue", task="dog-blue", index=1)]
+    before = (recording / "state.npy").stat().st_mtime_ns
+    assert list(collect_all(requests, workers=1)) == ["dog-blue"]
+    assert (recording / "state.npy").stat().st_mtime_ns == before and Frames.load(tmp_path / "blue")
+
+
+@pytest.mark.parametrize("changes", [{"seed": 1000}, {"episodes": 1001}, {"episodes": 0}])
+def test_episodes_without_a_number_of_their_own_are_refused(tmp_path, changes):
+    with pytest.raises(ValueError, match="seed must be"):
+        collect(request(tmp_path / "x", **changes))
 
 
 def test_a_recording_holds_views_words_and_whole_labels(recording):
@@ -48,13 +72,13 @@ def test_a_recording_holds_views_words_and_whole_labels(recording):
     count = len(frames.state)
     assert frames.images.shape == (count, 2, 64, 64, 3) and frames.images.dtype == np.uint8
     assert frames.actions.shape == (count, 16, 7) and (np.abs(frames.actions) <= 1).all()
-    assert set(np.unique(frames.episode)) == {0, 1, 2}
+    assert set(np.unique(frames.episode)) == {0, 1, 2} and frames.conventions == BELT
     assert all(sentence.startswith("put the ") for sentence in frames.instruction)
 
 
 def test_a_policy_can_drive_while_the_expert_labels(policy_file, tmp_path):
-    collect(ENV, tmp_path / "driven", 1, 4, 16, CAMERAS, policy_file)
-    collect(ENV, tmp_path / "own", 1, 4, 16, CAMERAS)
+    collect(request(tmp_path / "driven", policy=policy_file))
+    collect(request(tmp_path / "own"))
     driven, own = Frames.load(tmp_path / "driven"), Frames.load(tmp_path / "own")
     assert np.array_equal(driven.state[0], own.state[0])  # the same cell
     shared = min(len(driven.state), len(own.state))
@@ -97,7 +121,12 @@ def test_the_loss_falls_when_one_batch_is_seen_again_and_again(recording, policy
 
 def test_training_leaves_a_policy_that_says_what_it_is(trained):
     policy = load_policy(trained / "policy.safetensors")
-    assert policy.card == {"marks": ["tiny model trained here"], "steps": 3, "samples": 24}
+    assert policy.card == {
+        "marks": ["tiny model trained here"],
+        "suites": ["conveyor"],
+        "steps": 3,
+        "samples": 24,
+    }
     rows = [json.loads(line) for line in (trained / "log.jsonl").read_text().splitlines()]
     assert rows[-1]["step"] == 3 and np.isfinite(rows[-1]["held_out"])
 

@@ -1,0 +1,77 @@
+"""What a recording is: labelled frames in a folder, with the conventions of the suite that they come from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..checkpoint import from_plain
+
+ARRAYS = ("images", "state", "instruction", "actions", "episode")
+
+
+@dataclass(frozen=True)
+class Conventions:
+    """What training has to know about a suite.
+
+    Attributes:
+        suite: Its name.
+        cameras: Observation keys of the views, in the model's order.
+        gripper: Gripper channels of the action, one an arm.
+        relative: Whether actions are absolute joint positions in the state's order, so that a policy does better to
+            predict differences.
+        image_size: Side in pixels that the views were scaled to.
+    """
+
+    suite: str
+    cameras: tuple[str, ...]
+    gripper: tuple[int, ...]
+    relative: bool
+    image_size: int
+
+
+@dataclass
+class Frames:
+    """Labelled frames.
+
+    Attributes:
+        images: uint8 [N, V, S, S, 3].
+        state: float32 [N, state_dim].
+        instruction: [N] str.
+        actions: float32 [N, H, A], the expert's chunks in the environment's convention.
+        episode: int64 [N], for splitting by episode.
+        conventions: Those of the suite.
+    """
+
+    images: np.ndarray
+    state: np.ndarray
+    instruction: np.ndarray
+    actions: np.ndarray
+    episode: np.ndarray
+    conventions: Conventions
+
+    def save(self, path: Path) -> None:
+        """Writes the arrays uncompressed, one file each, so that training can map the images into memory.
+
+        The folder appears under its name when it is whole.
+        """
+        partial = path.with_name(f"{path.name}.partial")
+        partial.mkdir(parents=True, exist_ok=True)
+        for name in ARRAYS:
+            np.save(partial / f"{name}.npy", getattr(self, name))
+        (partial / "conventions.json").write_text(json.dumps(asdict(self.conventions), indent=1))
+        partial.rename(path)
+
+    @staticmethod
+    def load(path: Path) -> Frames:
+        """Maps the arrays of a folder into memory.
+
+        Raises:
+            FileNotFoundError: A file is missing.
+        """
+        conventions = from_plain(Conventions, json.loads((path / "conventions.json").read_text()))
+        arrays = {name: np.load(path / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
+        return Frames(**arrays, conventions=conventions)

@@ -1,0 +1,112 @@
+"""How experts are recorded: labels belong to the very state that they stand beside, and nothing is drawn in vain."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from replan.policies.training.drivers import scripted, simulated
+
+HORIZON = 16
+
+
+def plan(x, horizon):
+    chunk = []
+    for _ in range(horizon):
+        chunk.append(-np.clip(x, -1, 1) / 2)
+        x = x + chunk[-1]
+    return np.stack(chunk)
+
+
+class Line:
+    """A point in seven dimensions; the expert halves the way to the origin. Images tell whether they were drawn."""
+
+    action_space = np.zeros(7)
+    steps = 40
+
+    def __init__(self):
+        self.cameras_on, self.drawn, self.starts = True, 0, []
+
+    def reset(self, *, seed, options):
+        self.starts.append((seed, options["task"], self.sampled_starts))
+        self.x, self.time = np.random.default_rng(seed).uniform(-0.5, 0.5, 7), 0
+        return self._observation(), {"success": False}
+
+    def step(self, action):
+        self.x, self.time = self.x + action, self.time + 1
+        return self._observation(), 0.0, False, self.time == self.steps, {"success": bool(self.time == self.steps)}
+
+    def expert_chunk(self, horizon):
+        return plan(self.x, horizon)
+
+    def _observation(self):
+        self.drawn += self.cameras_on
+        return {"state": self.x.copy(), "drawn": self.cameras_on}
+
+
+@pytest.mark.parametrize("driven", [False, True])
+def test_every_label_is_what_the_expert_would_do_from_that_very_state(driven):
+    driver = (lambda observation: np.full((HORIZON, 7), 0.1)) if driven else None
+    for seed in range(8):
+        env = Line()
+        frames = simulated(env, np.random.default_rng(seed), seed, "task", HORIZON, driver)
+        assert frames.success and frames.labels
+        for observation, label in zip(frames.observations, frames.labels, strict=True):
+            assert observation["drawn"]
+            np.testing.assert_allclose(label, plan(observation["state"], HORIZON), atol=1e-12)
+        assert env.drawn < 0.7 * env.steps  # most images are of no use to anybody
+        assert env.starts == [(seed, "task", True)]
+
+
+def test_the_disturbed_expert_leaves_its_path_and_a_policy_takes_it_elsewhere():
+    own, driven, clean = Line(), Line(), Line()
+    simulated(own, np.random.default_rng(0), 0, "task", HORIZON, None)
+    simulated(driven, np.random.default_rng(0), 0, "task", HORIZON, lambda _: np.full((HORIZON, 7), 0.1))
+    clean.sampled_starts = True
+    clean.reset(seed=0, options={"task": "task"})
+    for action in clean.expert_chunk(clean.steps):
+        clean.step(action)
+    assert np.abs(clean.x).max() < 1e-6
+    assert np.abs(own.x - clean.x).max() > 1e-3 and np.abs(driven.x).max() > 0.05
+
+
+class Script(Line):
+    """Its expert only acts whole tasks, one unit of the first channel a frame."""
+
+    arm_channels = np.array([1.0] * 6 + [0.0])
+    sampled_starts = None
+
+    def __init__(self, works=True):
+        super().__init__()
+        self.works = works
+
+    def demonstrate(self, watch):
+        for count in range(20):
+            watch(self._observation(), np.full(7, float(count)))
+        return self.works
+
+
+def test_the_label_of_a_scripted_frame_is_what_came_after_it_and_then_rest():
+    frames = scripted(Script(), np.random.default_rng(0), 0, "task", HORIZON, None)
+    assert frames.success and len(frames.labels) == 20
+    for count, label in enumerate(frames.labels):
+        assert label[:, 0].tolist() == [min(count + 1 + k, 19) for k in range(HORIZON)]
+
+
+def test_a_scripted_failure_is_not_recorded():
+    frames = scripted(Script(works=False), np.random.default_rng(0), 0, "task", HORIZON, None)
+    assert not frames.success and not frames.labels and not frames.observations
+
+
+def test_a_policy_drives_before_the_script_takes_over():
+    shots = []
+
+    def driver(observation):
+        shots.append(observation["drawn"])
+        return np.full((HORIZON, 7), 0.01)
+
+    env = Script()
+    while len(shots) < 2:
+        env = Script()
+        frames = scripted(env, np.random.default_rng(len(shots) + 5), 0, "task", HORIZON, driver)
+    assert all(shots) and env.time > 0
+    assert frames.labels or env.time == env.steps
