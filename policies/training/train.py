@@ -29,7 +29,7 @@ from .recording import Conventions, Frames
 
 STATE = "state.safetensors"
 KEEP_EVERY = 500  # steps
-_BRANCHES = 2  # noise and time draws for each encoded prefix: the prefix is most of the work
+_BRANCHES = 4  # noise and time draws for each encoded prefix: the prefix is most of the work
 
 
 @dataclass(frozen=True)
