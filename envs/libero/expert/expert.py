@@ -1,0 +1,41 @@
+"""One expert a task: the first line of the goal that is not satisfied is worked on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .grasp import Grasp
+from .scene import Scene
+from .skills import PickPlace
+
+
+class Expert:
+    """A scripted policy with privileged state for one LIBERO task.
+
+    Args:
+        problem: LIBERO's environment (``ControlEnv(...).env``), after its reset.
+    """
+
+    def __init__(self, problem: Any) -> None:
+        """See the class."""
+        self.scene = Scene(problem)
+        self.goals = [list(goal) for goal in problem.parsed_problem["goal_state"]]
+        self.skills = [PickPlace(self.scene, goal[1], goal[2]) for goal in self.goals]
+
+    def act(self) -> np.ndarray:
+        """The next OSC_POSE delta action, float64 [7] in [-1, 1], decided from the present state."""
+        for goal, skill in zip(self.goals, self.skills, strict=True):
+            if not self.scene.satisfied(goal):
+                return np.clip(skill.act(), -1.0, 1.0)
+        return np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0])
+
+    def snapshot(self) -> list[Grasp | None]:
+        """What the expert remembers between calls; give it to :meth:`restore`."""
+        return [skill.grasp for skill in self.skills]
+
+    def restore(self, memo: list[Grasp | None]) -> None:
+        """Takes back a memory."""
+        for skill, grasp in zip(self.skills, memo, strict=True):
+            skill.grasp = grasp

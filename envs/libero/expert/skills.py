@@ -1,0 +1,99 @@
+"""What the arm can do. A skill decides from the present state alone, so it takes over from anywhere."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .grasp import Grasp, hand_rotation, plan_grasp
+from .motion import over_the_top, path_top, servo, turn_to
+from .scene import Scene
+
+
+class PickPlace:
+    """Takes an object and puts it down on, or drops it into, something else.
+
+    Args:
+        thing: The object.
+        target: The object, fixture or region that it belongs on or in.
+    """
+
+    def __init__(self, scene: Scene, thing: str, target: str) -> None:
+        """See the class."""
+        self.scene, self.thing, self.target = scene, thing, target
+        sites = scene.problem.object_sites_dict
+        parent = sites[target].parent_name if target in sites else target
+        self._holder = parent if parent in scene.things else None
+        self._walled = "contain_region" in target  # the object is dropped in from above the wall
+        self.grasp: Grasp | None = None
+
+    @property
+    def holding(self) -> bool:
+        """Whether the fingers have the object between them and no longer close."""
+        return all(self.scene.touches(self.thing)) and self.scene.opening_speed > -0.03
+
+    def act(self) -> np.ndarray:
+        """The next action [7]."""
+        return self._carry() if self.holding else self._pick()
+
+    def _pick(self) -> np.ndarray:
+        scene = self.scene
+        tool, position, rotation = scene.tool, scene.position(self.thing), scene.rotation(self.thing)
+        if scene.speed(self.thing) > 0.15:  # it falls or rolls: wait and see
+            return servo(scene, tool, hand_rotation(_yaw(scene)), -1.0)
+        if self.grasp is None or not self.grasp.fits(position, rotation):
+            self.grasp = plan_grasp(scene, self.thing)
+        goal, hand = position + self.grasp.offset, hand_rotation(self.grasp.yaw)
+        gap, turn = goal - tool, float(np.linalg.norm(turn_to(scene, hand)))
+        aside = float(np.linalg.norm(gap[:2]))
+        closing = scene.squeeze > -1 and scene.opening_speed < -0.004
+        wide = scene.opening > max(0.06, min(self.grasp.width + 0.012, 0.0765))
+        stopped = abs(scene.tool_velocity[2]) < 0.005 and abs(gap[2]) < 0.025
+        there = aside < 0.008 and turn < 0.12 and (abs(gap[2]) < 0.008 or stopped)
+        about = aside < 0.02 and turn < 0.3 and abs(gap[2]) < 0.025
+        if (there and wide) or (about and closing):
+            return servo(scene, goal, hand, 1.0)
+        top = max(scene.cloud(self.thing)[:, 2].max(), path_top(scene.obstacles(self.thing), tool, goal, 0.05))
+        floor = top + 0.04
+        # Down only once the hand is turned and open.
+        error = aside + 0.1 * max(0.0, turn - 0.1) + (0.0 if wide else 0.04)
+        height = goal[2] + max(0.0, floor - goal[2]) * float(np.clip((error - 0.01) / 0.03, 0, 1))
+        free = float(np.clip(1 - (height - 0.01 - tool[2]) / 0.03, 0, 1))
+        waypoint = np.array([*(tool[:2] + free * gap[:2]), height])
+        return servo(scene, waypoint, hand, -1.0, limit=1.0 if tool[2] - goal[2] > 0.05 else 0.6)
+
+    def _carry(self) -> np.ndarray:
+        scene = self.scene
+        tool, hand = scene.tool, hand_rotation(_yaw(scene))
+        hang = tool - scene.position(self.thing)
+        below = tool[2] - scene.cloud(self.thing)[:, 2].min()
+        spot = self._spot()
+        goal = spot + np.array([hang[0], hang[1], below])
+        gap = goal - tool
+        aside = float(np.linalg.norm(gap[:2]))
+        if aside < 0.015 and gap[2] > -0.012:
+            return servo(scene, tool, hand, -1.0)
+        if scene.squeeze < 1:
+            return servo(scene, tool, hand, 1.0)
+        top = path_top(scene.obstacles(self.thing), tool - hang, spot, 0.06)
+        floor = max(top + below + 0.02, goal[2] + 0.04)
+        return servo(scene, over_the_top(tool, goal, floor), hand, 1.0)
+
+    def _spot(self) -> np.ndarray:
+        """Where the object's bottom centre goes [3]."""
+        scene = self.scene
+        if self._holder is None:
+            return scene.site(self.target)
+        spot = scene.position(self._holder) if self.target == self._holder else scene.site(self.target)
+        if self._walled:
+            spot[2] = scene.cloud(self._holder)[:, 2].max() + 0.01
+        elif self.target == self._holder:
+            spot[2] = scene.cloud(self._holder)[:, 2].max() - 0.006
+        else:
+            spot[2] += 0.004
+        return spot
+
+
+def _yaw(scene: Scene) -> float:
+    """Present turn of the hand from rest, radians."""
+    fingers = scene.tool_rotation[:, 0]
+    return float(np.arctan2(-fingers[0], fingers[1]))
