@@ -201,6 +201,9 @@ def _marks(
     success: stats.Proportion,
     contention: float,
 ) -> Iterable[Mark]:
+    for text in dict.fromkeys(text for run in group.runs for text in run.suite_marks.get(group.suite, ())):
+        badge, _, sentence = text.partition(": ")
+        yield Mark(badge, sentence or badge)
     idle = _idle_counters(group)
     if idle:
         yield Mark(NOT_ACTIVE, f"{', '.join(idle)} should have moved and stayed at 0 in every episode")

@@ -65,7 +65,7 @@ def render(stores: Iterable[Store], title: str = "Leaderboard") -> str:
         rows=rows,
         baseline=BASELINE,
         runs=[_provenance(store) for store in stores],
-        run_marks=list(dict.fromkeys(mark for store in stores for run in store.runs for mark in run.marks)),
+        run_marks=_shared_marks([run for store in stores for run in store.runs]),
         rules={
             "small_n": f"{100 * SMALL_N:.0f}",
             "shared_core": f"{SHARED_CORE:g}",
@@ -148,6 +148,11 @@ def _swept(rows: list[Row]) -> list[str]:
             if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
                 values.setdefault(name, set()).add(float(value))
     return [name for name, found in values.items() if len(found) > 1]
+
+
+def _shared_marks(runs: list[Run]) -> list[str]:
+    """Marks of every run. The others stand under the tables of the suites that they are about."""
+    return [mark for mark in dict.fromkeys(runs[0].marks if runs else ()) if all(mark in run.marks for run in runs)]
 
 
 def _provenance(store: Store) -> dict[str, Any]:

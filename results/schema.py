@@ -118,6 +118,7 @@ class Run:
         hardware: Processor, cores, memory, accelerator.
         checkpoints: SHA-256 of the policy's file and of those that the methods of this run need, by name.
         marks: What a reader must know about every row, such as ``tiny model trained here`` or ``CPU``.
+        suite_marks: The same about the rows of one suite, by suite: a badge, a colon, the sentence.
     """
 
     spec: dict[str, Any]
@@ -128,3 +129,4 @@ class Run:
     hardware: dict[str, str]
     checkpoints: dict[str, str]
     marks: tuple[str, ...] = ()
+    suite_marks: dict[str, list[str]] = field(default_factory=dict)

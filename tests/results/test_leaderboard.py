@@ -195,6 +195,15 @@ def test_marks_of_the_runs_reach_every_row(written, make):
     assert [row.run_marks for row in rows] == [("tiny model trained here",), ("CPU",)]
 
 
+def test_marks_of_a_suite_are_badges_on_its_rows_alone(written, make):
+    marks = {"robotwin": ["stand-in: another robot and other objects", "untrained"], "shelf": ["never: seen"]}
+    episodes = [make.episode("dense"), make.episode("dense", suite="robotwin")]
+    belt, robotwin = board([written(*episodes, run=make.run(suite_marks=marks))])
+    told = {mark.badge: mark.text for mark in robotwin.marks}
+    assert (told["stand-in"], told["untrained"]) == ("another robot and other objects", "untrained")
+    assert badges(belt) & {"stand-in", "untrained", "never"} == set()
+
+
 def test_methods_are_ranked_by_speed_up_per_action_after_the_baseline(written, make):
     times = {"a": 20, "b": 5, "dense": 40, "c": 10}
     rows = board([written(*(make.episode(name, rounds=(make.round(ms=ms),)) for name, ms in times.items()))])

@@ -172,6 +172,21 @@ def test_every_run_is_named_with_its_resumptions(written, make):
     assert "abc1234" in page.text and "def5678" in page.text and "2026-02-03 at fee1dea" in page.text
 
 
+def test_a_page_of_several_suites_says_which_mark_is_about_which(written, make):
+    marks = {"robotwin": ["stand-in assets: another robot and other objects"]}
+    belt = written(make.episode("dense"), run=make.run(marks=("tiny model trained here", "CPU")))
+    episode = make.episode("dense", suite="robotwin", policy="pi0-other")
+    robotwin = written(episode, run=make.run(marks=("CPU", "uncommitted changes"), suite_marks=marks))
+    source = render([belt, robotwin])
+    page = Page(source)
+    head, first, second = re.split("<h2>", source)[:3]
+    assert "CPU" in head and "tiny model" not in head and "uncommitted" not in head
+    assert "tiny model trained here" in first and "stand-in" not in first and "uncommitted" not in first
+    assert "tiny model" not in second and "uncommitted changes" in second
+    assert '<span class="badge">stand-in assets</span>' in second and "another robot and other objects" in second
+    assert "2 episodes, 1 methods on conveyor, robotwin" in re.sub(r"\s+", " ", page.text)
+
+
 def test_an_empty_run_makes_a_page(written):
     assert "No episode has been measured yet" in render([written()])
 
