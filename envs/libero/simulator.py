@@ -1,0 +1,207 @@
+"""One LIBERO task in MuJoCo: built once, reset often, advanced a physics tick at a time.
+
+The step loop of robosuite is not used: it computes two dozen observations a step, draws pictures at moments that depend
+on what was called before, and cannot let time pass between two actions. What happens in a tick is the same, to the bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from .tasks import Task
+from .upstream import Upstream
+
+TICK_NS = 2_000_000
+CONTROL_TICKS = 25  # 20 Hz
+CAMERAS = {"agentview": "agentview", "wrist": "robot0_eye_in_hand"}
+_MUTABLE = ("body_pos", "body_quat", "site_rgba")  # what resets and predicates change in the model
+_STATE = mujoco.mjtState.mjSTATE_INTEGRATION
+
+
+class Simulator:
+    """A built task.
+
+    Args:
+        upstream: The installed LIBERO.
+        task: The task.
+
+    Attributes:
+        problem: LIBERO's own environment object, for predicates and experts.
+    """
+
+    def __init__(self, upstream: Upstream, task: Task) -> None:
+        """See the class."""
+        from libero.libero.envs import env_wrapper
+
+        with _global_generator(0), contextlib.redirect_stdout(io.StringIO()):
+            control: Any = env_wrapper.ControlEnv(
+                str(upstream.bddl_file(task)),
+                use_camera_obs=False,
+                has_offscreen_renderer=False,
+                hard_reset=False,
+                ignore_done=True,
+            )
+        self.task = task
+        self.problem: Any = control.env
+        self.model: mujoco.MjModel = self.problem.sim.model._model
+        self.data: mujoco.MjData = self.problem.sim.data._data
+        self._pristine = {name: getattr(self.model, name).copy() for name in _MUTABLE}
+        self._action = np.zeros(7)
+        self._renderer: mujoco.Renderer | None = None
+        # Collision geometry (group 0) is not drawn.
+        self._visible = mujoco.MjvOption()
+        self._visible.geomgroup[0] = 0
+
+    @property
+    def robot(self) -> Any:
+        """The arm and its gripper, as robosuite keeps them."""
+        return self.problem.robots[0]
+
+    def reset(self, init_state: np.ndarray | None, scene_seed: int) -> None:
+        """Puts everything in the place that follows from the two arguments, whatever happened before.
+
+        Args:
+            init_state: One of the standard states, float64 [1 + nq + nv]: time, positions, velocities. None keeps what
+                LIBERO draws from the seed.
+            scene_seed: Seed of the fixtures' places, which the standard states don't hold.
+        """
+        for name, values in self._pristine.items():  # a stove that was on glows until here
+            getattr(self.model, name)[:] = values
+        with _global_generator(scene_seed):
+            self._place()
+        # robosuite's gripper keeps the last command of the previous episode, MuJoCo the last accelerations.
+        self.robot.gripper.current_action = np.zeros(self.robot.gripper.dof)
+        if init_state is not None:
+            nq = self.model.nq
+            self.data.time = init_state[0]
+            self.data.qpos[:], self.data.qvel[:] = init_state[1 : 1 + nq], init_state[1 + nq :]
+        self.data.qacc_warmstart[:] = 0
+        mujoco.mj_forward(self.model, self.data)
+        self.succeeded()
+
+    def _place(self) -> None:
+        """Lets LIBERO draw the scene; like LIBERO, again if objects don't find room."""
+        from robosuite.utils.errors import RandomizationError
+
+        while True:
+            try:
+                self.problem.reset()
+                return
+            except RandomizationError:
+                continue
+
+    def advance(self, ticks: int, action: np.ndarray | None = None, *, absolute: bool = False) -> None:
+        """Lets physics ticks pass.
+
+        Args:
+            ticks: How many.
+            action: A new action [7] that the controller takes on at the first of them; None holds the last.
+            absolute: Whether the action is a pose instead of a difference.
+        """
+        if action is not None:
+            self._action = np.array(action, np.float64)
+            self.robot.controller.use_delta = not absolute
+        for tick in range(ticks):
+            mujoco.mj_forward(self.model, self.data)
+            self.problem._pre_action(self._action, policy_step=action is not None and tick == 0)
+            mujoco.mj_step(self.model, self.data)
+
+    def refresh(self) -> None:
+        """Makes poses and contacts those of the present; MuJoCo leaves them a tick behind the joints.
+
+        Upstream's sensors, cameras and predicates see them a tick late. What looks after them sees the present, and can
+        be shown it again when only positions and velocities were kept.
+        """
+        warmstart = self.data.qacc_warmstart.copy()  # from which the solver starts: to look must change nothing
+        mujoco.mj_forward(self.model, self.data)
+        self.data.qacc_warmstart[:] = warmstart
+
+    def succeeded(self) -> bool:
+        """Whether all goal predicates hold; also lights a stove that is on, or puts it out."""
+        success = bool(self.problem._check_success())
+        self.problem._post_process()
+        return success
+
+    def proprioception(self) -> np.ndarray:
+        """Returns float64 [8]: gripper position, orientation as a rotation vector, both finger positions."""
+        robot, data = self.robot, self.data
+        hand = self.data.body(robot.robot_model.eef_name).xquat[[1, 2, 3, 0]]
+        fingers = data.qpos[robot._ref_gripper_joint_pos_indexes]
+        return np.concatenate([data.site_xpos[robot.eef_site_id], _rotation_vector(hand), fingers])
+
+    def draw(self, camera: str, size: int) -> np.ndarray:
+        """Returns an upright picture uint8 [size, size, 3] of a camera."""
+        renderer = self._renderer
+        if renderer is None or renderer.height != size:
+            self._close_renderer()
+            renderer = self._renderer = mujoco.Renderer(self.model, size, size)
+        renderer.update_scene(self.data, CAMERAS[camera], self._visible)
+        return renderer.render()
+
+    def state(self) -> np.ndarray:
+        """Returns everything that the future depends on, float64 [n]."""
+        controller, gripper = self.robot.controller, self.robot.gripper
+        return np.concatenate(
+            [self._physics(), controller.goal_pos, controller.goal_ori.ravel(), gripper.current_action, self._action]
+        )
+
+    def fixtures(self) -> tuple[np.ndarray, ...]:
+        """Returns what the standard states don't hold: poses of bodies in their parents, colours of sites."""
+        return tuple(getattr(self.model, name).copy() for name in _MUTABLE)
+
+    @contextlib.contextmanager
+    def rolled_back(self) -> Iterator[None]:
+        """Undoes, on leaving, whatever was simulated inside, to the last bit."""
+        robot, physics, model = self.robot, self._physics(), self.fixtures()
+        # The controller replaces its arrays and does not write into them, so keeping them is a copy.
+        controller, gripper, action = dict(vars(robot.controller)), robot.gripper.current_action, self._action
+        try:
+            yield
+        finally:
+            mujoco.mj_setState(self.model, self.data, physics, _STATE)
+            for name, values in zip(_MUTABLE, model, strict=True):
+                getattr(self.model, name)[:] = values
+            self.refresh()
+            vars(robot.controller).update(controller)
+            robot.gripper.current_action, self._action = gripper, action
+
+    def close(self) -> None:
+        """Frees the graphics context and the simulator."""
+        self._close_renderer()
+        self.problem.close()
+
+    def _physics(self) -> np.ndarray:
+        physics = np.empty(mujoco.mj_stateSize(self.model, _STATE))
+        mujoco.mj_getState(self.model, self.data, physics, _STATE)
+        return physics
+
+    def _close_renderer(self) -> None:
+        if self._renderer is not None:
+            # What is freed belongs to whichever context is current, and that may be another environment's.
+            self._renderer._gl_context.make_current()  # type: ignore[attr-defined]
+            self._renderer.close()
+            self._renderer = None
+
+
+@contextlib.contextmanager
+def _global_generator(seed: int) -> Iterator[None]:
+    """Seeds numpy's global generator, from which LIBERO draws, and leaves it to the caller as it was."""
+    before = np.random.get_state()  # noqa: NPY002
+    np.random.seed(seed)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        np.random.set_state(before)  # noqa: NPY002
+
+
+def _rotation_vector(xyzw: np.ndarray) -> np.ndarray:
+    """Converts a quaternion [4] as OpenVLA and openpi do, with angles in [0, 2 pi)."""
+    w = float(np.clip(xyzw[3], -1.0, 1.0))
+    sine = np.sqrt(1.0 - w * w)
+    return np.zeros(3) if np.isclose(sine, 0.0) else xyzw[:3] * 2.0 * np.arccos(w) / sine

