@@ -25,7 +25,7 @@ Driver = Callable[[dict[str, Any]], np.ndarray]
 
 BELT_SPEEDS = (5.0, 16.0)  # m/min; a little beyond what is evaluated
 CONVEYOR_STEPS = 130
-STRIDE = 3  # control steps between two frames of one stretch
+STRIDE = 2  # control steps between two frames of one stretch
 SHAKE = 0.05  # rad, standard deviation
 SCRIPTED_WINDOW = 10  # actions of a chunk that a policy executes
 
@@ -88,8 +88,8 @@ def simulated(
     disturb = _Disturbance(rng)
     frames, over = Labelled(), False
     while not over:
-        length = int(rng.integers(4, 11))
         by_expert = rng.random() < share
+        length = int(rng.integers(6, 17) if by_expert else rng.integers(4, 11))
         plan = env.expert_chunk(horizon + length * by_expert) if by_expert or driver else None
         chunk = driver(observation) if driver and not by_expert else plan
         for k in range(length):
