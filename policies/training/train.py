@@ -66,10 +66,8 @@ class Dataset:
         actions = np.concatenate([part.actions[k] for part, k in zip(parts, keep, strict=True)])
         self.actions = torch.from_numpy(actions.astype(np.float32))
         text = np.concatenate([part.instruction[k] for part, k in zip(parts, keep, strict=True)])
-        words = {word for part in parts for sentence in np.unique(part.instruction) for word in str(sentence).split()}
-        longest = max(len(str(sentence).split()) for part in parts for sentence in np.unique(part.instruction))
         self.suites = sorted({part.conventions.suite for part in parts})
-        self.processor = processor or self._statistics(parts[0].conventions, sorted(words), longest)
+        self.processor = processor or self._statistics(parts[0].conventions, *vocabulary(folders))
         tokens = {sentence: self.processor.tokenize(sentence) for sentence in map(str, np.unique(text))}
         self.tokens = torch.tensor([tokens[str(instruction)] for instruction in text])
         self.actions = self.processor.normalise_actions(self.actions, self.state[:, None])
@@ -107,6 +105,27 @@ class Dataset:
         tokens = self.tokens[index]
         inputs = Inputs(self.processor.pixels(torch.from_numpy(images)), tokens, tokens != 0, self.state[index])
         return inputs, self.actions[index]
+
+
+def vocabulary(folders: list[Path]) -> tuple[list[str], int]:
+    """Returns the words of all instructions of some recordings, sorted, and the number of words of the longest."""
+    sentences = {str(sentence) for folder in folders for sentence in np.unique(Frames.load(folder).instruction)}
+    return sorted({word for sentence in sentences for word in sentence.split()}), max(
+        len(sentence.split()) for sentence in sentences
+    )
+
+
+def learn_words(processor: Processor, folders: list[Path], config: Pi0Config) -> Processor:
+    """Returns the conventions with the words that are new in some recordings, so that training goes on with them.
+
+    Raises:
+        ValueError: The model's token embedding has no rows left for them.
+    """
+    words, longest = vocabulary(folders)
+    known = (*processor.words, *(word for word in words if word not in processor.words))
+    if len(known) > config.vocab:
+        raise ValueError(f"the policy's vocabulary has {config.vocab} words at most, and needs {len(known)}")
+    return replace(processor, words=known, max_tokens=max(processor.max_tokens, longest + 1))
 
 
 def tiny(processor: Processor) -> Pi0Config:
@@ -187,10 +206,15 @@ def _work(
 ) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{rendezvous.absolute()}", rank=rank, world_size=world)
-    processor = Processor.from_plain(checkpoint.read_header(start).processor) if start else None
-    data = Dataset(folders, processor, held_out=False)
+    if start:
+        header = checkpoint.read_header(start)
+        config = checkpoint.from_plain(Pi0Config, header.config)
+        data = Dataset(folders, learn_words(Processor.from_plain(header.processor), folders, config), held_out=False)
+    else:
+        data = Dataset(folders, None, held_out=False)
+        config = tiny(data.processor)
     check = Dataset(folders, data.processor, held_out=True)
-    model = Pi0(tiny(data.processor))
+    model = Pi0(config)
     initialise(model, torch.Generator().manual_seed(recipe.seed))
     if start:
         checkpoint.load_weights(start, model)

@@ -16,7 +16,7 @@ from replan.policies.policy import load_policy
 from replan.policies.training import train as training
 from replan.policies.training.collect import Request, collect, collect_all
 from replan.policies.training.recording import Conventions, Frames
-from replan.policies.training.train import Dataset, Recipe, flow_loss, initialise, train
+from replan.policies.training.train import Dataset, Recipe, flow_loss, initialise, learn_words, train
 
 BELT = Conventions("conveyor", ("third", "wrist"), (6,), relative=False, image_size=64)
 
@@ -179,6 +179,21 @@ def test_fine_tuning_starts_from_the_weights_and_keeps_the_statistics(recording,
     before, after = load_policy(start), load_policy(tmp_path / "policy.safetensors")
     assert before.processor == after.processor
     torch.testing.assert_close(before.model.state_dict(), after.model.state_dict(), atol=1e-3, rtol=0)
+
+
+def test_going_on_with_another_task_adds_its_words_behind_those_that_are_known(recording, trained, tmp_path):
+    collect(request(tmp_path / "brush", 2, task="brush-blue", index=3))
+    start = trained / "policy.safetensors"
+    train([tmp_path / "brush"], tmp_path / "on", Recipe(steps=1, batch=8), start=start, workers=1)
+    before, after = load_policy(start).processor, load_policy(tmp_path / "on" / "policy.safetensors").processor
+    assert after.words[: len(before.words)] == before.words
+    assert set(after.words) - set(before.words) == {"blue", "hairbrush"}
+    assert after.state_mean == before.state_mean
+
+
+def test_more_words_than_the_embedding_has_rows_are_refused(recording, policy):
+    with pytest.raises(ValueError, match="vocabulary has 4 words at most"):
+        learn_words(policy.processor, [recording], replace(policy.model.config, vocab=4))
 
 
 def test_a_draft_is_trained_for_a_policy_and_lies_beside_it(recording, trained):
