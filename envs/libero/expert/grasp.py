@@ -109,7 +109,7 @@ def _clash(obstacles: np.ndarray, tool: np.ndarray, fingers: np.ndarray, z: floa
     across = np.array([-fingers[1], fingers[0]])
     offset = obstacles[:, :2] - tool
     along, beside = np.abs(offset @ fingers), np.abs(offset @ across)
-    at_fingers = (obstacles[:, 2] > z - 0.012) & (along > 0.036) & (along < 0.062) & (beside < 0.016)
+    at_fingers = (obstacles[:, 2] > z - 0.015) & (along > 0.034) & (along < 0.070) & (beside < 0.020)
     at_hand = (obstacles[:, 2] > z + 0.045) & (along < 0.112) & (beside < 0.040)
     count = int(at_fingers.sum() + at_hand.sum())
     return 0.5 * bool(at_fingers.any()) + 1.0 * bool(at_hand.any()) + 0.002 * min(count, 200)

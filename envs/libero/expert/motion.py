@@ -6,7 +6,7 @@ import numpy as np
 
 from .scene import Scene
 
-_GAIN = 14.0  # action per metre of error: full speed beyond 7 cm
+_GAIN = 20.0  # action per metre: the target is the goal itself, as far as the action's 5 cm reach
 _TURN_GAIN = 3.0  # action per radian
 _TURN_LIMIT = 0.6
 
@@ -46,14 +46,13 @@ def path_top(obstacles: np.ndarray, start: np.ndarray, end: np.ndarray, radius: 
     return float(near.max(initial=-np.inf))
 
 
-def over_the_top(tool: np.ndarray, goal: np.ndarray, floor: float) -> np.ndarray:
+def over_the_top(tool: np.ndarray, goal: np.ndarray, floor: float, error: float) -> np.ndarray:
     """The next waypoint [3] towards a goal above which the tool may only travel at ``floor`` metres or higher.
 
-    The way is a function of the tool's position alone: up first where it is too low, across meanwhile as far as it is
-    high enough, and down in a funnel over the goal.
+    The way is a function of the present state alone: up first where the tool is too low, across meanwhile as far as it
+    is high enough, and down in a funnel over the goal: at an error of 1 the tool stays up, at 0 it may be down.
     """
     away = goal[:2] - tool[:2]
-    distance = float(np.linalg.norm(away))
-    height = goal[2] + max(0.0, floor - goal[2]) * float(np.clip((distance - 0.01) / 0.03, 0, 1))
+    height = goal[2] + max(0.0, floor - goal[2]) * float(np.clip(error, 0, 1))
     free = float(np.clip(1 - (height - 0.01 - tool[2]) / 0.03, 0, 1))
     return np.array([*(tool[:2] + free * away), height])

@@ -55,10 +55,8 @@ class PickPlace:
         top = max(scene.cloud(self.thing)[:, 2].max(), path_top(scene.obstacles(self.thing), tool, goal, 0.05))
         floor = top + 0.04
         # Down only once the hand is turned and open.
-        error = aside + 0.1 * max(0.0, turn - 0.1) + (0.0 if wide else 0.04)
-        height = goal[2] + max(0.0, floor - goal[2]) * float(np.clip((error - 0.01) / 0.03, 0, 1))
-        free = float(np.clip(1 - (height - 0.01 - tool[2]) / 0.03, 0, 1))
-        waypoint = np.array([*(tool[:2] + free * gap[:2]), height])
+        error = (aside - 0.01 + 0.1 * max(0.0, turn - 0.1)) / 0.03 + (0 if wide else 1)
+        waypoint = over_the_top(tool, goal, floor, error)
         return servo(scene, waypoint, hand, -1.0, limit=1.0 if tool[2] - goal[2] > 0.05 else 0.6)
 
     def _carry(self) -> np.ndarray:
@@ -70,13 +68,14 @@ class PickPlace:
         goal = spot + np.array([hang[0], hang[1], below])
         gap = goal - tool
         aside = float(np.linalg.norm(gap[:2]))
-        if aside < 0.015 and gap[2] > -0.012:
+        still = float(np.linalg.norm(scene.tool_velocity)) < 0.005
+        if (aside < 0.02 and gap[2] > -0.012) or (still and aside < 0.028 and gap[2] > -0.04):
             return servo(scene, tool, hand, -1.0)
         if scene.squeeze < 1:
             return servo(scene, tool, hand, 1.0)
         top = path_top(scene.obstacles(self.thing), tool - hang, spot, 0.06)
         floor = max(top + below + 0.02, goal[2] + 0.04)
-        return servo(scene, over_the_top(tool, goal, floor), hand, 1.0)
+        return servo(scene, over_the_top(tool, goal, floor, (aside - 0.015) / 0.03), hand, 1.0)
 
     def _spot(self) -> np.ndarray:
         """Where the object's bottom centre goes [3]."""
@@ -85,7 +84,7 @@ class PickPlace:
             return scene.site(self.target)
         spot = scene.position(self._holder) if self.target == self._holder else scene.site(self.target)
         if self._walled:
-            spot[2] = scene.cloud(self._holder)[:, 2].max() + 0.01
+            spot[2] = scene.cloud(self._holder)[:, 2].max() - 0.02
         elif self.target == self._holder:
             spot[2] = scene.cloud(self._holder)[:, 2].max() - 0.006
         else:
