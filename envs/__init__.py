@@ -7,6 +7,7 @@ Gymnasium 1.x no longer loads environments through entry points, so there is non
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import gymnasium
 
@@ -28,6 +29,7 @@ class Suite:
             at once), ``simulated`` (by rolling the simulator forward), ``scripted`` (acts whole tasks only), or None.
         gripper: Gripper channels of the action, one an arm.
         absolute: Whether actions are absolute joint positions, in the order of the state.
+        training: Environment arguments of recordings for training, where they differ from an evaluation's.
         settings: Environment arguments that a user may fix with ``--set``, and their types.
         marks: What a reader of results of this suite has to know: a badge of a word or two, a colon, the sentence.
         policy: Bundled policy that acts where the user names none; None where there is none.
@@ -43,6 +45,7 @@ class Suite:
     expert: str | None = None
     gripper: tuple[int, ...] = (6,)
     absolute: bool = False
+    training: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, type] = field(default_factory=dict)
     marks: tuple[str, ...] = ()
     policy: str | None = None

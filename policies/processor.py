@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from . import checkpoint
 from .pi0 import Inputs
+
+UNKNOWN = "<unk>"
 
 
 class ObservationError(ValueError):
@@ -26,7 +29,8 @@ class Processor:
     Attributes:
         cameras: Observation keys of the views, in the model's order.
         image_size: Side of a view in pixels.
-        words: Vocabulary of the word tokenizer; the index is the token. Index 0 is padding.
+        words: Vocabulary of the word tokenizer; the index is the token. Index 0 is padding. With ``<unk>`` among them
+            other words are read as that one; without it they are refused.
         max_tokens: Tokens an instruction is padded to.
         state_mean: [state_dim], as ``state_std``; the policy sees (x - mean) / std.
         state_std: See ``state_mean``.
@@ -96,13 +100,14 @@ class Processor:
         Raises:
             ObservationError: A word is not in the vocabulary, or the instruction is too long.
         """
-        words = instruction.split()
+        words = split_words(instruction)
         unknown = [word for word in words if word not in self.words]
-        if unknown:
+        if unknown and UNKNOWN not in self.words:
             raise ObservationError(f"words {unknown} are not in the policy's vocabulary ({', '.join(self.words[1:])})")
         if not 0 < len(words) <= self.max_tokens:
             raise ObservationError(f"the instruction must have 1 to {self.max_tokens} words, got {instruction!r}")
-        return [self.words.index(word) for word in words] + [0] * (self.max_tokens - len(words))
+        index = [self.words.index(word if word in self.words else UNKNOWN) for word in words]
+        return index + [0] * (self.max_tokens - len(words))
 
     def inputs(self, observation: Mapping[str, Any]) -> Inputs:
         """Returns model inputs of batch 1, float32 on the CPU.
@@ -163,6 +168,11 @@ class Processor:
         origin = state[..., :count].clone()
         origin[..., list(self.gripper)] = 0
         return origin
+
+
+def split_words(instruction: str) -> list[str]:
+    """Returns the words of a sentence in lower case, without punctuation."""
+    return re.findall(r"[a-z0-9]+", instruction.lower())
 
 
 def views(observation: Mapping[str, Any], cameras: Sequence[str], size: int, mirror: bool = False) -> np.ndarray:

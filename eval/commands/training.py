@@ -50,6 +50,7 @@ def collect(
             episodes=episodes,
             seed=seed,
             horizon=TINY.horizon,
+            settings=known.training,
             policy=policy_path(policy) if policy else None,
         )
         for task in wanted

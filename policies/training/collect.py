@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ class Request:
         episodes: Episodes to run.
         seed: Separates recordings; the same seed gives the same frames.
         horizon: Length of a label.
+        settings: Arguments of the environment.
         policy: Checkpoint of the policy at the wheel (DAgger); None lets the disturbed expert drive.
     """
 
@@ -53,6 +54,7 @@ class Request:
     episodes: int
     seed: int
     horizon: int
+    settings: dict[str, Any] = field(default_factory=dict)
     policy: Path | None = None
 
 
@@ -69,7 +71,7 @@ def collect(request: Request) -> float:
         )
     torch.set_num_threads(1)
     episode, conventions = EPISODES[request.expert], request.conventions
-    env: Any = gymnasium.make(request.env_id, disable_env_checker=True).unwrapped
+    env: Any = gymnasium.make(request.env_id, disable_env_checker=True, **request.settings).unwrapped
     driver = _policy_driver(request.policy, request.seed * _TASKS + request.index) if request.policy else None
     rows: list[tuple[Any, ...]] = []
     successes = 0

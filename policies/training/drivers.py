@@ -27,6 +27,7 @@ BELT_SPEEDS = (5.0, 16.0)  # m/min; a little beyond what is evaluated
 CONVEYOR_STEPS = 130
 STRIDE = 2  # control steps between two frames of one stretch
 SHAKE = 0.05  # rad, standard deviation
+SCRIPTED_TICKS = 25  # physics ticks of a scripted expert's motion that one action is to cover
 SCRIPTED_WINDOW = 10  # actions of a chunk that a policy executes
 
 
@@ -111,7 +112,10 @@ def scripted(env: Any, rng: np.random.Generator, seed: int, task: str, horizon: 
 
     An episode that the expert does not bring to success is not recorded.
     """
-    observation, info = env.reset(seed=seed, options={"task": task})
+    try:
+        observation, info = env.reset(seed=seed, options={"task": task, "init_state": seed})  # a scene for training
+    except env.unstable:  # its objects do not come to rest
+        return Labelled()
     before = int(rng.integers(0, 60)) if driver else int(rng.integers(0, 4))
     queue: list[np.ndarray] = []
     for _ in range(before):
@@ -119,7 +123,7 @@ def scripted(env: Any, rng: np.random.Generator, seed: int, task: str, horizon: 
             queue = queue or list(driver(observation)[:SCRIPTED_WINDOW])
             action = queue.pop(0)
         else:
-            action = observation["state"] + rng.normal(0, SHAKE, len(observation["state"])) * env.arm_channels
+            action = observation["state"] + rng.normal(0, SHAKE, len(observation["state"]))
         env.cameras_on = driver is not None and not queue
         observation, _, terminated, truncated, info = env.step(action)
         if terminated or truncated:
@@ -131,7 +135,7 @@ def scripted(env: Any, rng: np.random.Generator, seed: int, task: str, horizon: 
         frames.observations.append(seen)
         targets.append(target)
 
-    frames.success = env.demonstrate(watch)
+    frames.success = env.demonstrate(SCRIPTED_TICKS, watch)
     if not frames.success:
         return Labelled()
     ends = targets + [targets[-1]] * horizon  # the arm stays where the expert left it

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,12 @@ from tqdm import tqdm
 
 from .. import checkpoint
 from ..pi0 import TINY, Inputs, Pi0, Pi0Config
-from ..processor import Processor
+from ..processor import UNKNOWN, Processor, split_words
 from .recording import Conventions, Frames
 
 STATE = "state.safetensors"
 KEEP_EVERY = 500  # steps
+LONGER = 8  # words that an instruction may have beyond the longest of the recordings
 _BRANCHES = 4  # noise and time draws for each encoded prefix: the prefix is most of the work
 
 
@@ -77,11 +79,13 @@ class Dataset:
         """Standardisation measured on the first training set, with the vocabulary of all its recordings."""
         state_std = self.state.std(0).clamp_min(1e-3)
         count = self.actions.shape[-1]
+        if len(words) >= TINY.vocab:  # open language: the rest, and what training never met, is one word
+            words = [UNKNOWN, *words[: TINY.vocab - 2]]
         plain = Processor(
             cameras=conventions.cameras,
             image_size=conventions.image_size,
             words=("<pad>", *words),
-            max_tokens=longest + 1,
+            max_tokens=longest + LONGER,
             state_mean=tuple(self.state.mean(0).tolist()),
             state_std=tuple(state_std.tolist()),
             action_mean=(0.0,) * count,
@@ -108,11 +112,14 @@ class Dataset:
 
 
 def vocabulary(folders: list[Path]) -> tuple[list[str], int]:
-    """Returns the words of all instructions of some recordings, sorted, and the number of words of the longest."""
-    sentences = {str(sentence) for folder in folders for sentence in np.unique(Frames.load(folder).instruction)}
-    return sorted({word for sentence in sentences for word in sentence.split()}), max(
-        len(sentence.split()) for sentence in sentences
-    )
+    """Returns the words of the instructions of some recordings, the commonest first, and how many the longest has."""
+    counts: Counter[str] = Counter()
+    longest = 0
+    for sentence in {str(sentence) for folder in folders for sentence in np.unique(Frames.load(folder).instruction)}:
+        words = split_words(sentence)
+        counts.update(words)
+        longest = max(longest, len(words))
+    return sorted(counts, key=lambda word: (-counts[word], word)), longest
 
 
 def learn_words(processor: Processor, folders: list[Path], config: Pi0Config) -> Processor:
@@ -122,17 +129,18 @@ def learn_words(processor: Processor, folders: list[Path], config: Pi0Config) ->
         ValueError: The model's token embedding has no rows left for them.
     """
     words, longest = vocabulary(folders)
-    known = (*processor.words, *(word for word in words if word not in processor.words))
+    known = processor.words
+    if UNKNOWN not in known:
+        known += tuple(word for word in words if word not in known)
     if len(known) > config.vocab:
         raise ValueError(f"the policy's vocabulary has {config.vocab} words at most, and needs {len(known)}")
-    return replace(processor, words=known, max_tokens=max(processor.max_tokens, longest + 1))
+    return replace(processor, words=known, max_tokens=max(processor.max_tokens, longest + LONGER))
 
 
 def tiny(processor: Processor) -> Pi0Config:
     """Returns the dimensions of a tiny pi0 that fits a suite's conventions."""
     return replace(
         TINY,
-        vocab=max(TINY.vocab, len(processor.words)),
         state_dim=len(processor.state_mean),
         action_dim=len(processor.action_mean),
     )

@@ -72,14 +72,20 @@ def test_the_disturbed_expert_leaves_its_path_and_a_policy_takes_it_elsewhere():
 class Script(Line):
     """Its expert only acts whole tasks, one unit of the first channel a frame."""
 
-    arm_channels = np.array([1.0] * 6 + [0.0])
     sampled_starts = None
+    unstable = ZeroDivisionError
 
-    def __init__(self, works=True):
+    def __init__(self, works=True, stable=True):
         super().__init__()
-        self.works = works
+        self.works, self.stable = works, stable
 
-    def demonstrate(self, watch):
+    def reset(self, *, seed, options):
+        if not self.stable:
+            raise ZeroDivisionError
+        assert options["init_state"] == seed
+        return super().reset(seed=seed, options=options)
+
+    def demonstrate(self, every, watch):
         for count in range(20):
             watch(self._observation(), np.full(7, float(count)))
         return self.works
@@ -92,8 +98,9 @@ def test_the_label_of_a_scripted_frame_is_what_came_after_it_and_then_rest():
         assert label[:, 0].tolist() == [min(count + 1 + k, 19) for k in range(HORIZON)]
 
 
-def test_a_scripted_failure_is_not_recorded():
-    frames = scripted(Script(works=False), np.random.default_rng(0), 0, "task", HORIZON, None)
+@pytest.mark.parametrize("env", [Script(works=False), Script(stable=False)])
+def test_a_scripted_failure_or_a_scene_that_falls_over_is_not_recorded(env):
+    frames = scripted(env, np.random.default_rng(0), 0, "task", HORIZON, None)
     assert not frames.success and not frames.labels and not frames.observations
 
 

@@ -128,3 +128,16 @@ def test_conventions_of_a_checkpoint_older_than_a_field_mean_what_they_meant(pol
     del plain["cameras"]
     with pytest.raises(CheckpointError, match="cameras"):
         Processor.from_plain(plain)
+
+
+def test_punctuation_and_capitals_do_not_count(policy):
+    assert policy.processor.tokenize("Put the toy dog, in the red bin.") == policy.processor.tokenize(
+        "put the toy dog in the red bin"
+    )
+
+
+def test_an_open_vocabulary_reads_other_words_as_one(policy):
+    processor = replace(policy.processor, words=(*policy.processor.words, "<unk>"))
+    tokens = processor.tokenize("put the cat in the red box")
+    assert tokens[2] == tokens[6] == len(processor.words) - 1
+    assert tokens[:2] == policy.processor.tokenize("put the dog")[:2]
