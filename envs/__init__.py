@@ -80,6 +80,7 @@ _LIBERO = tuple(
         cameras=("agentview", "wrist"),
         expert="simulated",
         settings={"controller": str, "protocol": str, "image_size": int},
+        block=5,
     )
     for name, env_id in (
         ("libero_spatial", "replan/LiberoSpatial-v0"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..envs import Suite
+    from ..policies.checkpoint import Header
     from ..policies.policy import Policy, Round
 
 
@@ -91,8 +93,8 @@ class Bench:
             self._policies[policy] = load_policy(policy, device="cuda" if torch.cuda.is_available() else "cpu")
         return ChunkAgent(self._policies[policy], accel.parse(method))
 
-    def checkpoints(self, policy: str, methods: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Returns, for each method, the SHA-256 of the files it runs on: the policy's and its own, such as a draft.
+    def checkpoints(self, policies: Iterable[str], methods: Sequence[str]) -> dict[str, dict[str, dict[str, str]]]:
+        """Returns, for each policy and method, the SHA-256 of the files that they run on: weights, a draft.
 
         Raises:
             ValueError: There is no such policy or method, or a file of the method is missing.
@@ -101,9 +103,10 @@ class Bench:
         from ..policies.checkpoint import CheckpointError, file_hash
         from ..policies.policy import policy_path
 
-        path, hash_once = policy_path(policy), cache(file_hash)
-        found = {}
-        for method in methods:
+        hash_once = cache(file_hash)
+        found: dict[str, dict[str, dict[str, str]]] = {}
+        for policy, method in itertools.product(policies, methods):
+            path = policy_path(policy)
             files = {policy: path}
             for part in accel.parse(method):
                 for file in part.files(path):
@@ -112,15 +115,31 @@ class Bench:
                             f"{part.name} needs {file}, and there is no such checkpoint; replan train-draft makes it"
                         )
                     files[f"{policy}{file.stem.removeprefix(path.stem)}"] = file
-            found[method] = {name: hash_once(file) for name, file in files.items()}
+            found.setdefault(policy, {})[method] = {name: hash_once(file) for name, file in files.items()}
         return found
 
     def marks(self, policy: str) -> tuple[str, ...]:
         """Returns what a reader of the policy's results has to know, from its card."""
-        from ..policies.checkpoint import read_header
-        from ..policies.policy import policy_path
+        return tuple(_header(policy).card.get("marks", ()))
 
-        return tuple(read_header(policy_path(policy)).card.get("marks", ()))
+    def trained_on(self, policy: str) -> tuple[str, ...] | None:
+        """Returns the suites that the policy was trained on, from its card; None where the card does not say."""
+        suites = _header(policy).card.get("suites")
+        return None if suites is None else tuple(suites)
+
+    def misfits(self, policy: str, observations: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> list[str]:
+        """Returns why a policy cannot act in an environment, a phrase each: a missing camera, other widths."""
+        from ..policies.processor import Processor
+
+        wants = Processor.from_plain(_header(policy).processor)
+        offered: Mapping[str, Any] = getattr(observations, "spaces", {})
+        cameras = [name for name, space in offered.items() if len(space.shape or ()) == 3]
+        missing = [f"it has no camera {name!r}, but {cameras}" for name in wants.cameras if name not in cameras]
+        widths = (
+            ("state", offered["state"].shape if "state" in offered else None, (len(wants.state_mean),)),
+            ("action", actions.shape, (len(wants.action_mean),)),
+        )
+        return missing + [f"its {what} is {has}, not {wanted}" for what, has, wanted in widths if has != wanted]
 
     def must_move(self, method: str) -> tuple[str, ...]:
         """Returns the counters that a method has to move, or it did nothing.
@@ -152,3 +171,10 @@ class Bench:
         from ..policies.seams import Seam
 
         return tuple(part.name for part in accel.parse(method) if Seam.SCHEDULE in part.claims)
+
+
+def _header(policy: str) -> Header:
+    from ..policies.checkpoint import read_header
+    from ..policies.policy import policy_path
+
+    return read_header(policy_path(policy))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -66,11 +66,13 @@ class Job:
 
     Attributes:
         cell: The cell.
+        policy: Policy as the user wrote it, or the suite's own.
         method: Method as the user wrote it.
         key: Content address of the measurement.
     """
 
     cell: Cell
+    policy: str
     method: str
     key: str
 
@@ -78,8 +80,8 @@ class Job:
 def make_cells(spec: Spec, suites: Mapping[str, Suite]) -> list[Cell]:
     """Returns the cells of a specification, ordered so that any first part of them is balanced.
 
-    Tasks alternate, and so do suites and combinations of settings. A suite with fewer initial states than episodes uses
-    each again with the next seed.
+    Suites come one after another; in each, tasks alternate, and so do combinations of settings. A suite with fewer
+    initial states than episodes uses each again with the next seed.
 
     Raises:
         BadInput: None of the tasks to keep belongs to one of the suites.
@@ -90,14 +92,16 @@ def make_cells(spec: Spec, suites: Mapping[str, Suite]) -> list[Cell]:
         if not kept:
             raise BadInput(f"suite {name!r} has none of the tasks {', '.join(spec.task)}")
     cells = []
-    for episode, name, settings in itertools.product(range(spec.episodes), spec.suite, combinations):
+    for name, episode, settings in itertools.product(spec.suite, range(spec.episodes), combinations):
         turn, which = divmod(episode, len(tasks[name]))
         again, state = divmod(turn, suites[name].init_states or spec.episodes)
         cells.append(Cell(name, tasks[name][which], state, spec.seed + again, settings))
     return cells
 
 
-def make_jobs(spec: Spec, cells: list[Cell], checkpoints: Mapping[str, Mapping[str, str]], latency: Any) -> list[Job]:
+def make_jobs(
+    spec: Spec, cells: list[Cell], checkpoints: Mapping[str, Mapping[str, Mapping[str, str]]], latency: Any
+) -> list[Job]:
     """Returns every cell for every method, the methods of a cell side by side.
 
     Speed is compared between things that were measured alternately. The first method changes from cell to cell, so that
@@ -106,15 +110,33 @@ def make_jobs(spec: Spec, cells: list[Cell], checkpoints: Mapping[str, Mapping[s
     Args:
         spec: The specification.
         cells: Its cells.
-        checkpoints: For each method, the SHA-256 of the files it runs on, by name.
+        checkpoints: For each policy and method, the SHA-256 of the files they run on, by name.
         latency: What identifies the latency source, as JSON values.
     """
     # Not the names of the files: a copy elsewhere is the same policy.
-    weights = {method: sorted(checkpoints[method].values()) for method in spec.method}
+    weights = {(p, m): sorted(files.values()) for p, methods in checkpoints.items() for m, files in methods.items()}
     jobs = []
     for turn, cell in enumerate(cells):
-        first = turn % len(spec.method)
+        first, policy = turn % len(spec.method), spec.policy[cell.suite]
         for method in spec.method[first:] + spec.method[:first]:
-            key = address([HARNESS, cell.key, weights[method], method, spec.clock, latency])
-            jobs.append(Job(cell, method, key))
+            key = address([HARNESS, cell.key, weights[policy, method], method, spec.clock, latency])
+            jobs.append(Job(cell, policy, method, key))
     return jobs
+
+
+def make_batches(jobs: Iterable[Job], suites: Mapping[str, Suite]) -> list[list[Job]]:
+    """Gathers jobs that one worker should run in a row: all methods of a cell, and the cells of a block.
+
+    A block is some initial states of one task, where the suite says that another task is expensive. Batches are in the
+    order of their first jobs, so the first part of them is as balanced as that of the jobs, to within a block.
+
+    Args:
+        jobs: Jobs of :func:`make_jobs`.
+        suites: The suites, by name.
+    """
+    batches: dict[Any, list[Job]] = {}
+    for job in jobs:
+        cell = job.cell
+        block = cell.init_state // suites[cell.suite].block
+        batches.setdefault((cell.suite, address(cell.settings), cell.task, cell.seed, block), []).append(job)
+    return list(batches.values())

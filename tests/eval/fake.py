@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time  # noqa: TID251  # a worker has to hang, and to take a while before it dies
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,36 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from replan.envs import Suite
+from replan.envs import Suite, SuiteUnavailable
 from replan.eval.bench import Bench
 
 WINDOW = 4
+TASKS = ("left", "right", "middle", "up", "down", "abort")
 SUITES = {
-    "belt": Suite("belt", "fake/Belt-v0", ("left", "right", "middle"), settings={"speed": float, "still": bool}),
-    "shelf": Suite("shelf", "fake/Belt-v0", ("up",), init_states=2, settings={"speed": float}),
+    suite.name: suite
+    for suite in (
+        Suite(
+            "belt",
+            "fake/Belt-v0",
+            ("left", "right", "middle"),
+            settings={"speed": float, "still": bool, "log": str},
+            policy="tiny",
+        ),
+        Suite(
+            "shelf",
+            "fake/Belt-v0",
+            ("up", "down"),
+            init_states=2,
+            settings={"speed": float, "log": str},
+            marks=("stand-in: a belt in place of a shelf",),
+            policy="tiny-shelf",
+            block=2,
+        ),
+        Suite("orphan", "fake/Belt-v0", ("left",)),
+        Suite("crash", "fake/Crash-v0", ("abort", "left"), policy="tiny"),
+        Suite("jerky", "fake/Jerky-v0", ("left",), policy="tiny"),
+        Suite("absent", "fake/Absent-v0", ("left",), policy="tiny"),
+    )
 }
 
 
@@ -32,17 +55,20 @@ class Belt(gymnasium.Env[dict[str, Any], np.ndarray]):
     )
     action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
-    def __init__(self, speed: float = 0.2, still: bool = False):
+    def __init__(self, speed: float = 0.2, still: bool = False, log: str = ""):
         if speed < 0:
             raise ValueError(f"speed must not be negative, got {speed!r}")
-        self.speed = 0.0 if still else speed
+        self.speed, self.log, self.task = 0.0 if still else speed, log, ""
         self.cameras_on = True
         self.looked_at: list[bool] = []
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         assert options is not None
-        task = [*SUITES["belt"].tasks, *SUITES["shelf"].tasks].index(options["task"])
-        rng = np.random.default_rng([seed or 0, task, options["init_state"]])
+        if self.log and options["task"] != self.task:  # the log holds what a costly simulator would have to load
+            with Path(self.log).open("a") as log:
+                log.write(f"{os.getpid()} {options['task']}\n")
+        self.task = options["task"]
+        rng = np.random.default_rng([seed or 0, TASKS.index(self.task), options["init_state"]])
         self.x, self.hand, self.velocity, self.time_ns = float(rng.uniform(-0.2, 0.2)), 0.0, 0.0, 0
         return self._observe(), {"success": False, "manifest": {"init_state": repr(self.x), "step_budget": 20}}
 
@@ -73,7 +99,30 @@ class Belt(gymnasium.Env[dict[str, Any], np.ndarray]):
         return {"third": image, "state": np.array([self.x, self.hand], np.float32), "instruction": "grip it"}
 
 
-gymnasium.register("fake/Belt-v0", Belt)
+class Crash(Belt):
+    """Takes its process down in one of its tasks, as simulators do."""
+
+    def step(self, action: np.ndarray) -> Any:
+        if self.task == "abort":
+            os.abort()
+        return super().step(action)
+
+
+class Jerky(Belt):
+    """Takes its time for an action, as a robot does that drives to a target: 20 to 98 ms."""
+
+    def step(self, action: np.ndarray) -> Any:
+        self.ticks_per_step = 10 + (self.time_ns // self.tick_ns * 7) % 40
+        return super().step(action)
+
+
+class Absent(Belt):
+    def __init__(self) -> None:
+        raise SuiteUnavailable("the suite 'absent' lacks its assets; run: replan setup absent")
+
+
+for name, kind in (("Belt", Belt), ("Crash", Crash), ("Jerky", Jerky), ("Absent", Absent)):
+    gymnasium.register(f"fake/{name}-v0", kind)
 
 
 @dataclass
@@ -164,11 +213,17 @@ class FakeBench(Bench):
             raise ValueError("no such method: 'unbuildable'")
         return FakeAgent(method)
 
-    def checkpoints(self, policy: str, methods: Sequence[str]) -> dict[str, dict[str, str]]:
-        return {method: {policy: "0" * 64} for method in methods}
+    def checkpoints(self, policies: Iterable[str], methods: Sequence[str]) -> dict[str, dict[str, dict[str, str]]]:
+        return {policy: {method: {policy: "0" * 64} for method in methods} for policy in policies}
 
     def marks(self, policy: str) -> tuple[str, ...]:
         return ("a fake",)
+
+    def trained_on(self, policy: str) -> tuple[str, ...] | None:
+        return {"tiny-shelf": ("shelf",)}.get(policy)
+
+    def misfits(self, policy: str, observations: Any, actions: Any) -> list[str]:
+        return ["its state is (2,), not (3,)"] if policy == "wide" else []
 
     def must_move(self, method: str) -> tuple[str, ...]:
         return ("calls",) if method == "draft" else ()

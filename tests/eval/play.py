@@ -17,7 +17,7 @@ from replan.results.store import Store
 
 def jobs_of(spec: Spec) -> list[Job]:
     bench = FakeBench()
-    checkpoints = bench.checkpoints(spec.policy, spec.method)
+    checkpoints = bench.checkpoints(spec.policy.values(), spec.method)
     return make_jobs(spec, make_cells(spec, bench.suites()), checkpoints, parse_latency(spec.latency).identity())
 
 
@@ -26,7 +26,7 @@ def play(out: Any, *, backwards: bool = False, **fields: Any) -> dict[tuple[str,
     bench = FakeBench()
     plain = {"suite": "belt", "episodes": 6, "timeout": 60, "out": str(out), **fields}
     spec = make_spec(plain, bench.suites())
-    checkpoints = bench.checkpoints(spec.policy, spec.method)
+    checkpoints = bench.checkpoints(spec.policy.values(), spec.method)
     record = make_run(spec, bench, checkpoints, parse_latency(spec.latency), command="test", started="2026-01-01")
     run(spec, jobs_of(spec)[:: -1 if backwards else 1], record, bench, progress=False)
     with Store.open(out) as store:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import replan.results
 import torch
+from gymnasium import spaces
 from play import make_cells, make_jobs, make_spec
 from replan.accel.flash.draft import Draft, draft_path, save_draft
 from replan.eval.bench import Bench
@@ -53,7 +55,7 @@ def policy(tmp_path_factory):
 
 def test_checkpoints_of_a_method_are_the_policy_and_the_files_of_its_parts(policy):
     bench = Bench()
-    found = bench.checkpoints(policy, ["dense", "flash", "flash+dp_cache", "few_step"])
+    found = bench.checkpoints([policy], ["dense", "flash", "flash+dp_cache", "few_step"])[policy]
     assert found["dense"].keys() == found["few_step"].keys() == {policy}
     assert found["flash"].keys() == found["flash+dp_cache"].keys() == {policy, f"{policy}.flash-draft"}
     assert all(len(sha256) == 64 for files in found.values() for sha256 in files.values())
@@ -61,16 +63,37 @@ def test_checkpoints_of_a_method_are_the_policy_and_the_files_of_its_parts(polic
     assert bench.marks(policy) == ("untrained",)
 
 
+def test_what_the_card_says_about_suites_is_read(policy, tmp_path):
+    assert Bench().trained_on(policy) is None
+    header = checkpoint.read_header(Path(policy))
+    told = replace(header, card={"suites": ["conveyor", "libero_object"]})
+    checkpoint.save(tmp_path / "told.safetensors", told, Pi0(TINY))
+    assert Bench().trained_on(str(tmp_path / "told.safetensors")) == ("conveyor", "libero_object")
+
+
+def test_policy_fits_the_spaces_that_it_was_made_for_and_others_are_told_apart(policy):
+    bench = Bench()
+    env = bench.environment(bench.suites()["conveyor"], {})
+    assert bench.misfits(policy, env.observation_space, env.action_space) == []
+    image = spaces.Box(0, 255, (256, 256, 3), np.uint8)
+    views = {"agentview": image, "wrist": image, "state": spaces.Box(-1, 1, (8,)), "instruction": spaces.Text(9)}
+    assert bench.misfits(policy, spaces.Dict(views), spaces.Box(-1, 1, (14,))) == [
+        "it has no camera 'third', but ['agentview', 'wrist']",
+        f"its state is (8,), not ({TINY.state_dim},)",
+        f"its action is (14,), not ({TINY.action_dim},)",
+    ]
+
+
 def test_missing_draft_is_told_by_name_and_only_to_who_needs_it(policy, tmp_path):
     alone = shutil.copyfile(policy, tmp_path / "alone.safetensors")
-    assert Bench().checkpoints(str(alone), ["dense"])
+    assert Bench().checkpoints([str(alone)], ["dense"])
     with pytest.raises(CheckpointError, match=r"flash needs .*alone\.flash-draft\.safetensors"):
-        Bench().checkpoints(str(alone), ["dense", "flash"])
+        Bench().checkpoints([str(alone)], ["dense", "flash"])
 
 
 def test_unknown_policy_and_method_are_named():
     with pytest.raises(ValueError, match="unknown policy 'pi0-tny'"):
-        Bench().checkpoints("pi0-tny", ["dense"])
+        Bench().checkpoints(["pi0-tny"], ["dense"])
     with pytest.raises(ValueError, match="unknown method 'flsh'; did you mean flash"):
         Bench().must_move("flsh")
 
@@ -104,7 +127,7 @@ def test_real_policy_plays_a_real_episode_with_every_method_and_agents_do_not_di
     methods = "dense,flash,few_step,dp_cache"
     plain = {"policy": policy, "method": methods, "episodes": 1, "out": "unused", "set": {"speed": "15"}}
     spec = make_spec({**plain, "clock": "realtime", "latency": "profile:flash-triton-4090d"}, bench.suites())
-    jobs = make_jobs(spec, make_cells(spec, bench.suites()), bench.checkpoints(policy, spec.method), None)
+    jobs = make_jobs(spec, make_cells(spec, bench.suites()), bench.checkpoints([policy], spec.method), None)
     worker = Worker(bench, spec)
     rows = {job.method: worker.play(job) for job in jobs}
     assert [row.error for row in rows.values()] == [None] * 4

@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 import pytest
 from fake import SUITES
-from replan.eval.cells import Cell, address, make_cells, make_jobs
+from replan.eval.cells import Cell, address, make_batches, make_cells, make_jobs
 from replan.eval.spec import BadInput, make_spec
 
 
@@ -28,7 +28,7 @@ def test_more_episodes_only_add_cells():
 
 
 def test_no_cell_comes_twice_and_used_up_initial_states_return_with_another_seed():
-    drawn = cells(suite="shelf", episodes=5, seed=7)
+    drawn = cells(suite="shelf", task="up", episodes=5, seed=7)
     assert [(cell.init_state, cell.seed) for cell in drawn] == [(0, 7), (1, 7), (0, 8), (1, 8), (0, 9)]
     assert len({cell.key for cell in drawn}) == 5
 
@@ -56,16 +56,43 @@ def test_address_depends_on_content_alone():
 
 def test_methods_meet_the_same_cells_side_by_side_and_take_turns_in_going_first():
     spec = make_spec({"suite": "belt", "out": "x", "episodes": 4, "method": "dense,draft"}, SUITES)
-    jobs = make_jobs(spec, make_cells(spec, SUITES), {"dense": {}, "draft": {}}, None)
+    jobs = make_jobs(spec, make_cells(spec, SUITES), {"tiny": {"dense": {}, "draft": {}}}, None)
     pairs = [jobs[i : i + 2] for i in range(0, 8, 2)]
     assert all(a.cell == b.cell and {a.method, b.method} == {"dense", "draft"} for a, b in pairs)
     assert [a.method for a, _ in pairs] == ["dense", "draft", "dense", "draft"]
 
 
+def batches_of(**fields):
+    spec = make_spec({"out": "x", "method": "dense,draft", **fields}, SUITES)
+    checkpoints = {policy: {"dense": {}, "draft": {}} for policy in spec.policy.values()}
+    jobs = make_jobs(spec, make_cells(spec, SUITES), checkpoints, None)
+    batches = make_batches(jobs, SUITES)
+    assert sorted(job.key for batch in batches for job in batch) == sorted(job.key for job in jobs)
+    return batches
+
+
+def test_a_batch_is_a_cell_with_all_its_methods():
+    for batch in batches_of(suite="belt", episodes=5, set={"speed": "6,10"}):
+        assert [job.method for job in batch] in (["dense", "draft"], ["draft", "dense"])
+        assert len({job.cell.key for job in batch}) == 1
+
+
+def test_where_another_task_is_expensive_a_batch_is_a_block_of_one_task():
+    batches = batches_of(suite="shelf", episodes=12)  # two tasks, two initial states, blocks of two, seeds 0, 1, 2
+    assert [[(job.cell.task, job.cell.init_state, job.cell.seed) for job in batch[::2]] for batch in batches] == [
+        [(task, 0, seed), (task, 1, seed)] for seed in range(3) for task in ("up", "down")
+    ]
+
+
+def test_suites_come_one_after_another_each_with_its_own_policy():
+    jobs = [job for batch in batches_of(suite="shelf,belt", episodes=3) for job in batch]
+    assert [(job.cell.suite, job.policy) for job in jobs] == [("shelf", "tiny-shelf")] * 6 + [("belt", "tiny")] * 6
+
+
 def test_measurement_address_covers_everything_that_can_change_an_episode():
     def key(checkpoints=MappingProxyType({"a": "0"}), latency=None, **fields):
         spec = make_spec({"suite": "belt", "out": "x", "episodes": 1, **fields}, SUITES)
-        return make_jobs(spec, make_cells(spec, SUITES), {spec.method[0]: checkpoints}, latency)[0].key
+        return make_jobs(spec, make_cells(spec, SUITES), {"tiny": {spec.method[0]: checkpoints}}, latency)[0].key
 
     different = [
         key(),
@@ -84,7 +111,7 @@ def test_measurement_address_covers_everything_that_can_change_an_episode():
 def test_measurement_address_covers_the_files_of_its_own_method_alone():
     def keys(draft):
         spec = make_spec({"suite": "belt", "out": "x", "episodes": 1, "method": "dense,draft"}, SUITES)
-        checkpoints = {"dense": {"a": "0"}, "draft": {"a": "0", "a.draft": draft}}
+        checkpoints = {"tiny": {"dense": {"a": "0"}, "draft": {"a": "0", "a.draft": draft}}}
         return [job.key for job in make_jobs(spec, make_cells(spec, SUITES), checkpoints, None)]
 
     (dense, draft), (dense_again, retrained) = keys("1"), keys("2")

@@ -55,6 +55,25 @@ def test_eval_prints_the_table_then_one_line_of_json(replan, tmp_path):
     assert "| method" in out
 
 
+def test_several_suites_run_side_by_side_and_share_a_page_with_other_runs(replan, tmp_path):
+    assert replan("eval", "--suite", "belt,shelf", "--episodes", 2, "--out", tmp_path / "two")[0] == 0
+    assert replan("eval", "--suite", "jerky", "--episodes", 1, "--out", tmp_path / "one")[0] == 0
+    page = tmp_path / "page.html"
+    code, out, _ = replan("board", tmp_path / "two", tmp_path / "one", "--html", page, "--json")
+    assert code == 0
+    rows = {row["suite"]: row for row in last_line(out)["board"]}
+    assert {suite: row["policy"] for suite, row in rows.items()} == {
+        "belt": "tiny",
+        "jerky": "tiny",
+        "shelf": "tiny-shelf",
+    }
+    badges = {suite: {mark["badge"] for mark in row["marks"]} for suite, row in rows.items()}
+    assert "stand-in" in badges["shelf"] and not any("stand-in" in badges[suite] for suite in ("belt", "jerky"))
+    sections = page.read_text().split("<h2>")[1:4]
+    assert [section.partition("<")[0] for section in sections] == ["belt", "jerky", "shelf"]
+    assert ["a belt in place of a shelf" in section for section in sections] == [False, False, True]
+
+
 def test_board_writes_a_page(replan, tmp_path):
     replan("eval", "--suite", "belt", "--episodes", 1, "--out", tmp_path)
     code, out, _ = replan("board", tmp_path, "--html", tmp_path / "page.html", "--json")
@@ -79,6 +98,12 @@ def test_flags_win_over_the_file(replan, tmp_path):
         (["--suite", "belt", "--set", "speed"], "--set 'speed' has no value"),
         (["--suite", "belt", "--set", "speed=-3"], "speed must not be negative, got -3.0"),
         (["--suite", "belt", "--method", "unbuildable"], "no such method: 'unbuildable'"),
+        (["--suite", "absent"], "the suite 'absent' lacks its assets; run: replan setup absent"),
+        (["--suite", "orphan"], "suite 'orphan' has no policy of its own; name one with --policy"),
+        (
+            ["--suite", "belt", "--policy", "wide"],
+            "policy 'wide' does not fit suite 'belt': its state is (2,), not (3,)",
+        ),
         (["--suite", "belt", "--clock", "realtime", "--latency", "fixed:58"], "duration '58' has no unit"),
         (
             ["--suite", "belt", "--method", "dense,draft", "--clock", "realtime", "--latency", "profile:torch-4090d"],
@@ -130,10 +155,21 @@ def test_envs_lists_what_can_be_asked_for(replan):
     assert last_line(out)["suites"][1] == {
         "suite": "shelf",
         "env_id": "fake/Belt-v0",
-        "tasks": ["up"],
+        "tasks": ["up", "down"],
         "init_states": 2,
-        "settings": {"speed": "float"},
+        "settings": {"speed": "float", "log": "str"},
+        "policy": "tiny-shelf",
+        "marks": ["stand-in: a belt in place of a shelf"],
     }
+    assert "shelf, stand-in: a belt in place of a shelf" in out
+    assert "middle" not in out.replace(out.splitlines()[-1], "")
+
+
+def test_envs_lists_the_tasks_of_the_suites_that_are_named(replan):
+    code, out, _ = replan("envs", "belt")
+    assert (code, out.splitlines()[-4:]) == (0, ["Tasks of belt:", "left", "right", "middle"])
+    code, out, _ = replan("envs", "bellt", "--json")
+    assert (code, last_line(out)["error"]) == (2, "unknown suite 'bellt'; did you mean 'belt'?")
 
 
 def test_interrupted_run_says_so_and_the_same_command_resumes(tmp_path):

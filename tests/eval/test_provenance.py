@@ -14,8 +14,10 @@ from replan.eval.spec import make_spec
 def record(**fields):
     spec = make_spec({"suite": "belt", "out": "x", **fields}, SUITES)
     latency = parse_latency(spec.latency)
-    checkpoints = {"dense": {"pi0-tiny": "abc"}, "draft": {"pi0-tiny": "abc", "pi0-tiny.draft": "def"}}
-    return provenance.make_run(spec, FakeBench(), checkpoints, latency, command="replan eval", started="2026-01-01")
+    methods = {"dense": {"tiny": "abc"}, "draft": {"tiny": "abc", "tiny.draft": "def"}}
+    return provenance.make_run(
+        spec, FakeBench(), {"tiny": methods}, latency, command="replan eval", started="2026-01-01"
+    )
 
 
 def test_what_cannot_change_a_result_is_not_part_of_the_specification():
@@ -27,9 +29,17 @@ def test_what_cannot_change_a_result_is_not_part_of_the_specification():
 
 def test_record_names_what_produced_the_run():
     run = record()
-    assert run.checkpoints == {"pi0-tiny": "abc", "pi0-tiny.draft": "def"}
+    assert run.checkpoints == {"tiny": "abc", "tiny.draft": "def"}
     assert {"python", "numpy", "torch", "replan"} <= run.packages.keys()
     assert all(run.hardware[part] for part in ("processor", "cores", "memory", "accelerator"))
+
+
+def test_marks_of_a_suite_are_kept_apart_and_one_that_is_new_to_its_policy_is_marked():
+    told = record(suite="belt,shelf").suite_marks
+    assert told == {"belt": [], "shelf": ["stand-in: a belt in place of a shelf"]}
+    told = record(suite="belt,shelf", policy="tiny-shelf").suite_marks
+    assert told["belt"] == ["untrained suite: tiny-shelf was trained on shelf, not on belt"]
+    assert told["shelf"] == ["stand-in: a belt in place of a shelf"]
 
 
 def test_workers_without_a_core_of_their_own_are_told_about(monkeypatch):

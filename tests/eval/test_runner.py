@@ -114,6 +114,14 @@ def test_worker_that_dies_or_hangs_is_an_error_after_one_retry_and_the_run_goes_
         assert error in row.error
 
 
+def test_simulator_that_aborts_costs_its_own_cells_and_no_other(tmp_path):
+    rows = play(tmp_path, suite="crash", episodes=4, workers=2)
+    by_task = {task: [row for row in rows.values() if row.task == task] for task in ("abort", "left")}
+    assert {row.error for row in by_task["abort"]} == {"the worker was killed by SIGABRT"}
+    assert {(row.status, row.success, row.retries) for row in by_task["abort"]} == {("error", None, 1)}
+    assert [(row.status, row.error) for row in by_task["left"]] == [("done", None)] * 2
+
+
 def test_exception_in_an_episode_is_an_error_of_that_episode_only(tmp_path):
     rows = play(tmp_path, method="dense,raise", episodes=2)
     errors = {row.method: row.error for row in rows.values() if row.status == "error"}
@@ -167,6 +175,35 @@ def test_what_cannot_be_built_is_told_before_anything_is_measured(tmp_path):
         play(tmp_path / "two", set={"speed": "-3"})
 
 
+def test_unavailable_suite_is_told_with_the_mend_also_beside_others(tmp_path):
+    with pytest.raises(BadInput, match="lacks its assets; run: replan setup absent"):
+        play(tmp_path, suite="belt,absent")
+    with Store.open(tmp_path) as store:
+        assert store.episodes() == []
+    assert len(play(tmp_path, suite="belt")) == 6  # the directory is free
+
+
+def test_policy_that_does_not_fit_its_suite_is_told_before_anything_is_measured(tmp_path):
+    told = r"policy 'wide' does not fit suite 'belt': its state is \(2,\), not \(3,\)\. Name another --policy"
+    with pytest.raises(BadInput, match=told):
+        play(tmp_path, policy="wide")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_keep_to_a_task_where_another_one_is_expensive_and_to_one_suite_a_process(tmp_path, workers):
+    log = tmp_path / "log"
+    fields = {"suite": "shelf,belt", "episodes": 8, "set": {"log": str(log)}, **TWO}
+    rows = play(tmp_path / "run", workers=workers, **fields)
+    loaded = [line.split() for line in log.read_text().splitlines()]
+    tasks = {}
+    for process, task in loaded:
+        tasks.setdefault(process, set()).add(task)
+    assert all(each <= {"up", "down"} or each <= {"left", "right", "middle"} for each in tasks.values())
+    assert sum(task in ("up", "down") for _, task in loaded) == 4  # two tasks, two seeds, not twice by two workers
+    assert len(rows) == 32 and {row.status for row in rows.values()} == {"done"}
+    assert {(row.suite, row.policy) for row in rows.values()} == {("shelf", "tiny-shelf"), ("belt", "tiny")}
+
+
 def test_settings_reach_the_environment_and_are_run_side_by_side(tmp_path):
     rows = play(tmp_path, set={"speed": "0,0.3"}, episodes=2)
     assert sorted(row.settings["speed"] for row in rows.values()) == [0.0, 0.0, 0.3, 0.3]
@@ -185,6 +222,19 @@ def test_latency_moves_the_world_and_is_recorded(reference, tmp_path):
         assert row.sim_ns == row.steps * 50_000_000 + len(row.rounds) * 58_000_000  # whole ticks of 2 ms
         assert row.trajectory_hash != reference[key].trajectory_hash
     assert {call.latency_ns for row in reference.values() for call in row.rounds} == {0}
+
+
+def test_latency_is_added_to_steps_of_any_length(tmp_path):
+    sync = play(tmp_path / "sync", suite="jerky")
+    late = play(tmp_path / "late", suite="jerky", clock="realtime", latency="fixed:57ms")
+    assert play(tmp_path / "none", suite="jerky", clock="realtime", latency="zero").keys() == sync.keys()
+    assert hashes(play(tmp_path / "none", suite="jerky", clock="realtime", latency="zero")) == hashes(sync)
+    for key, row in late.items():
+        steps_ns = row.sim_ns - len(row.rounds) * 58_000_000
+        assert 20_000_000 * row.steps <= steps_ns <= 98_000_000 * row.steps
+        assert row.trajectory_hash != sync[key].trajectory_hash
+    lengths = {row.sim_ns / row.steps for row in sync.values()}
+    assert len(lengths) > 1  # they really take different times
 
 
 def test_replayed_trace_gives_the_measured_episodes_again(tmp_path):

@@ -31,7 +31,7 @@ def play(out, *, backwards=False, **fields):
     bench = Bench()
     spec = make_spec({**fields, "out": str(out)}, bench.suites())
     latency = parse_latency(spec.latency)
-    checkpoints = bench.checkpoints(spec.policy, spec.method)
+    checkpoints = bench.checkpoints(spec.policy.values(), spec.method)
     jobs = make_jobs(spec, make_cells(spec, bench.suites()), checkpoints, latency.identity())
     record = make_run(spec, bench, checkpoints, latency, command="test", started="2026-01-01")
     run(spec, jobs[:: -1 if backwards else 1], record, bench, progress=False)

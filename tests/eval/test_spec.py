@@ -52,6 +52,9 @@ def test_true_and_false_are_read_as_words():
         ({"method": 3}, "method must be a name or a list of names, not 3"),
         ({"method": ""}, "at least one suite and one method"),
         ({"policy": ""}, "policy must be text"),
+        ({"policy": {"belt": 3}}, "policy must be text, or a table of one text a suite, not 3"),
+        ({"policy": {"shelf": "a"}}, "unknown suite in policy 'shelf'"),
+        ({"suite": "orphan"}, "suite 'orphan' has no policy of its own; name one with --policy NAME|PATH"),
         ({"out": ""}, "no run directory given"),
         ({"latency": "fixed:58ms"}, "the sync clock has no latency"),
     ],
@@ -62,8 +65,25 @@ def test_bad_value_is_named(fields, message):
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("given", "policies"),
+    [
+        ({}, {"belt": "tiny", "shelf": "tiny-shelf"}),
+        ({"policy": "big"}, {"belt": "big", "shelf": "big"}),
+        ({"policy": {"belt": "big"}}, {"belt": "big", "shelf": "tiny-shelf"}),
+    ],
+)
+def test_suites_bring_their_policies_unless_the_user_names_others(given, policies):
+    assert make_spec({"suite": "belt,shelf", "out": "x", **given}, SUITES).policy == policies
+
+
+def test_one_policy_for_all_is_stored_as_one():
+    spec = make_spec({"suite": "belt,shelf", "out": "x", "policy": "big"}, SUITES)
+    assert spec.as_plain()["policy"] == "big"  # as runs that know no other form have it, so they can be resumed
+
+
 def test_name_that_resembles_nothing_gets_the_known_ones():
-    with pytest.raises(BadInput, match="known: belt, shelf"):
+    with pytest.raises(BadInput, match="known: absent, belt, crash"):
         make_spec({"suite": "zzz", "out": "x"}, SUITES)
 
 
