@@ -64,11 +64,11 @@ _CONVEYOR = tuple(
         cameras=("third", "wrist"),
         expert="analytic",
         settings={"speed": float},
-        policy="pi0-tiny",
+        policy=policy,
     )
-    for name, env_id in (
-        ("conveyor", "replan/ConveyorSorting-v0"),
-        ("conveyor-hard", "replan/ConveyorSortingHard-v0"),
+    for name, env_id, policy in (
+        ("conveyor", "replan/ConveyorSorting-v0", "pi0-tiny"),
+        ("conveyor-hard", "replan/ConveyorSortingHard-v0", "pi0-tiny-hard"),
     )
 )
 _LIBERO = tuple(
