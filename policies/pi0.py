@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -97,6 +97,13 @@ TINY = Pi0Config(
     state_dim=11,
     action_dim=7,
     horizon=16,
+)
+TINY_COARSE = replace(  # a quarter of the visual tokens: for suites on which frames and time are dear
+    TINY,
+    stem=((24, 3, 2), (48, 3, 2), (96, 3, 2), (128, 3, 2)),
+    vision_width=128,
+    vision_heads=4,
+    vision_mlp=320,
 )
 
 

@@ -65,6 +65,7 @@ def collect(
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), default=1e-3, show_default=True)
 @click.option("--warmup", type=click.IntRange(min=1), default=150, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--model", type=click.Choice(["tiny", "tiny-coarse"]), default="tiny", show_default=True)
 @click.option("--start", metavar="NAME|PATH", help="Start from this policy's weights and statistics.")
 @click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option("--out", required=True, metavar="DIR", help="An interrupted training is resumed by the same command.")
@@ -76,6 +77,7 @@ def train(
     rate: float,
     warmup: int,
     seed: int,
+    model: str,
     start: str | None,
     workers: int,
     out: str,
@@ -84,7 +86,7 @@ def train(
     from ...policies.policy import policy_path
     from ...policies.training import train as training
 
-    recipe = training.Recipe(steps=steps, batch=batch, rate=rate, warmup=warmup, seed=seed)
+    recipe = training.Recipe(steps=steps, batch=batch, rate=rate, warmup=warmup, seed=seed, model=model)
     data = [_recording(folder) for folder in folders]
     training.train(data, Path(out), recipe, policy_path(start) if start else None, workers)
     return {"policy": str(Path(out) / "policy.safetensors")}

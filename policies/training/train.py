@@ -24,14 +24,15 @@ from torch.multiprocessing.spawn import spawn
 from tqdm import tqdm
 
 from .. import checkpoint
-from ..pi0 import TINY, Inputs, Pi0, Pi0Config
+from ..pi0 import TINY, TINY_COARSE, Inputs, Pi0, Pi0Config
 from ..processor import UNKNOWN, Processor, split_words
 from .recording import Conventions, Frames
 
 STATE = "state.safetensors"
+MODELS = {"tiny": TINY, "tiny-coarse": TINY_COARSE}
 KEEP_EVERY = 500  # steps
 LONGER = 8  # words that an instruction may have beyond the longest of the recordings
-_BRANCHES = 4  # noise and time draws for each encoded prefix: the prefix is most of the work
+_BRANCHES = 2  # noise and time draws for each encoded prefix: the prefix is most of the work
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Recipe:
         warmup: Steps of linear warm-up.
         average: Decay of the exponential moving average of the weights.
         seed: Seeds initial weights, batches and noise.
+        model: A key of ``MODELS``, where training starts afresh.
     """
 
     steps: int
@@ -53,6 +55,7 @@ class Recipe:
     warmup: int = 150
     average: float = 0.998
     seed: int = 0
+    model: str = "tiny"
 
 
 class Dataset:
@@ -137,10 +140,10 @@ def learn_words(processor: Processor, folders: list[Path], config: Pi0Config) ->
     return replace(processor, words=known, max_tokens=max(processor.max_tokens, longest + LONGER))
 
 
-def tiny(processor: Processor) -> Pi0Config:
-    """Returns the dimensions of a tiny pi0 that fits a suite's conventions."""
+def fit(config: Pi0Config, processor: Processor) -> Pi0Config:
+    """Returns the dimensions with those that a suite's conventions decide."""
     return replace(
-        TINY,
+        config,
         state_dim=len(processor.state_mean),
         action_dim=len(processor.action_mean),
     )
@@ -220,7 +223,7 @@ def _work(
         data = Dataset(folders, learn_words(Processor.from_plain(header.processor), folders, config), held_out=False)
     else:
         data = Dataset(folders, None, held_out=False)
-        config = tiny(data.processor)
+        config = fit(MODELS[recipe.model], data.processor)
     check = Dataset(folders, data.processor, held_out=True)
     model = Pi0(config)
     initialise(model, torch.Generator().manual_seed(recipe.seed))
@@ -250,7 +253,8 @@ def _work(
         for name, value in model.state_dict().items():
             averaged[name].lerp_(value, 1 - decay)
         done = step + 1
-        if rank == 0 and (done % KEEP_EVERY == 0 or done == recipe.steps):
+        if rank == 0 and (done % MODELS = {"tiny": TINY, "tiny-coarse": TINY_COARSE}
+KEEP_EVERY == 0 or done == recipe.steps):
             row = {"step": done, "samples": done * recipe.batch, "train": float(np.mean(losses)), "rate": rate}
             row |= _validate(model, averaged, check)
             with (out / "log.jsonl").open("a") as log:
