@@ -30,14 +30,7 @@ check: setup  ## Lint, format, types, spelling
 	.venv/bin/basedpyright
 	.venv/bin/codespell
 
-lock: setup  ## Resolve the newest allowed releases, in a clean environment, into requirements.lock
-	rm -rf build/lock && .venv/bin/python -m venv build/lock
-	build/lock/bin/pip install --quiet 'torch==2.13.*'
-	build/lock/bin/pip install --quiet '.[dev,video]'
-	@# Accelerator libraries and local labels (+cpu) belong to a machine, not to the project.
-	build/lock/bin/pip freeze --all --exclude pip --exclude replan | grep -vE '^(cuda|nvidia|triton)' | sed 's/+.*//' > build/lock/resolved
-	{ echo '# Written by `make lock`: what replan[dev,video] needs, direct and transitive, for Python 3.11 to 3.13.'; \
-	    cat build/lock/resolved; } > requirements.lock
-	rm -rf build/lock
+lock: setup  ## Resolve the newest allowed releases into requirements.lock and the suites' locks
+	tools/lock.sh
 
 .PHONY: help setup demo reference test check lock

@@ -152,6 +152,30 @@ def test_lock_pins_every_dependency() -> None:
             assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)]), text
 
 
+@pytest.mark.parametrize("suite", ["libero", "robotwin"])
+def test_lock_of_a_suite_pins_its_extra_by_hash_and_agrees_with_the_main_lock(suite: str) -> None:
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    def requirements(file: Path) -> list[tuple[Requirement, int]]:
+        lines = [line for line in file.read_text().replace("\\\n", "").splitlines() if not line.startswith("#")]
+        return [(Requirement(line.split(" --hash")[0]), line.count("--hash=sha256:")) for line in lines]
+
+    main = {canonicalize_name(r.name): r.specifier for r, _ in requirements(ROOT / "requirements.lock")}
+    pinned = {}
+    for requirement, hashes in requirements(ROOT / "envs" / suite / "requirements.lock"):
+        (specifier,) = requirement.specifier
+        name = canonicalize_name(requirement.name)
+        assert specifier.operator == "==" and hashes, requirement
+        if requirement.marker is None or requirement.marker.evaluate({"python_full_version": "3.11.7"}):
+            pinned[name] = specifier.version
+            assert main.get(name, requirement.specifier) == requirement.specifier
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for text in project["optional-dependencies"][suite]:
+        requirement = Requirement(text)
+        assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)]), text
+
+
 def test_command_line_is_installed() -> None:
     command = Path(sys.executable).with_name("replan")
     done = subprocess.run([command, "--help"], capture_output=True, text=True, check=False)
