@@ -13,6 +13,8 @@ import gymnasium
 
 from .libero.tasks import INIT_STATES as _LIBERO_INIT_STATES
 from .libero.tasks import tasks_of as _libero_tasks
+from .robotwin.tasks import COUNT as _ROBOTWIN_INIT_STATES
+from .robotwin.tasks import standin_tasks as _robotwin_tasks
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,22 @@ _LIBERO = tuple(
         ("libero_90", "replan/Libero90-v0"),
     )
 )
-SUITES = {suite.name: suite for suite in (*_CONVEYOR, *_LIBERO)}
+_ROBOTWIN = Suite(
+    "robotwin",
+    "replan/RoboTwin-v0",
+    _robotwin_tasks(),
+    init_states=_ROBOTWIN_INIT_STATES,
+    cameras=("head", "left_wrist", "right_wrist"),
+    expert="scripted",
+    gripper=(6, 13),
+    absolute=True,
+    training={"instructions": "seen"},
+    settings={"action": str, "instructions": str},
+    marks=(
+        "stand-in assets: RoboTwin's own task code on another robot and other objects; compare with no published result",
+    ),
+)
+SUITES = {suite.name: suite for suite in (*_CONVEYOR, *_LIBERO, _ROBOTWIN)}
 
 
 gymnasium.register("replan/ConveyorSorting-v0", "replan.envs.conveyor.env:ConveyorSorting")
@@ -99,3 +116,4 @@ gymnasium.register(
 )
 for _suite in _LIBERO:
     gymnasium.register(_suite.env_id, "replan.envs.libero.env:Libero", kwargs={"suite": _suite.name})
+gymnasium.register(_ROBOTWIN.env_id, "replan.envs.robotwin.env:RoboTwin")

@@ -51,6 +51,13 @@ class Simulator:
         self.problem: Any = control.env
         self.model: mujoco.MjModel = self.problem.sim.model._model
         self.data: mujoco.MjData = self.problem.sim.data._data
+        robot = self.robot
+        self._arm, self._torque_limits = robot._ref_joint_actuator_indexes, robot.torque_limits
+        self._fingers = robot._ref_joint_gripper_actuator_indexes
+        low, high = self.model.actuator_ctrlrange[self._fingers].T
+        self._finger_middle, self._finger_range = 0.5 * (high + low), 0.5 * (high - low)
+        self._done_stage = mujoco.mjtStage.mjSTAGE_NONE
+        self.problem.sim.forward = self._forward
         self._pristine = {name: getattr(self.model, name).copy() for name in _MUTABLE}
         self._action = np.zeros(7)
         self._renderer: mujoco.Renderer | None = None
@@ -104,13 +111,19 @@ class Simulator:
             action: A new action [7] that the controller takes on at the first of them; None holds the last.
             absolute: Whether the action is a pose instead of a difference.
         """
-        if action is not None:
-            self._action = np.array(action, np.float64)
-            self.robot.controller.use_delta = not absolute
+        robot, data = self.robot, self.data
         for tick in range(ticks):
-            mujoco.mj_forward(self.model, self.data)
-            self.problem._pre_action(self._action, policy_step=action is not None and tick == 0)
-            mujoco.mj_step(self.model, self.data)
+            mujoco.mj_forward(self.model, data)
+            self._done_stage = mujoco.mjtStage.mjSTAGE_VEL
+            if action is not None and tick == 0:
+                self._action = np.array(action, np.float64)
+                robot.controller.use_delta = not absolute
+                robot.controller.set_goal(self._action[:6])
+            data.ctrl[self._arm] = np.clip(robot.controller.run_controller(), *self._torque_limits)
+            fingers = robot.gripper.format_action(self._action[6:])  # on their way to open or closed
+            data.ctrl[self._fingers] = self._finger_middle + self._finger_range * fingers
+            self._done_stage = mujoco.mjtStage.mjSTAGE_NONE
+            mujoco.mj_step2(self.model, data)
 
     def refresh(self) -> None:
         """Makes poses and contacts those of the present; MuJoCo leaves them a tick behind the joints.
@@ -175,6 +188,14 @@ class Simulator:
         """Frees the graphics context and the simulator."""
         self._close_renderer()
         self.problem.close()
+
+    def _forward(self) -> None:
+        """Stands in for the ``forward`` of robosuite's simulation, which its controller calls in every tick.
+
+        The tick has computed positions, contacts and velocities already. It cannot be left out: each run of the
+        solver starts from the result of the one before.
+        """
+        mujoco.mj_forwardSkip(self.model, self.data, self._done_stage, 0)
 
     def _physics(self) -> np.ndarray:
         physics = np.empty(mujoco.mj_stateSize(self.model, _STATE))

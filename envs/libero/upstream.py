@@ -124,17 +124,18 @@ def _quiet_robosuite() -> None:
     """
     if "robosuite" in sys.modules:
         return
-    package = importlib.util.find_spec("robosuite")
-    if package is None or package.origin is None:
+    found = importlib.util.find_spec("robosuite")
+    if found is None or found.origin is None:
         raise SuiteUnavailable(f"robosuite is not installed; {MEND}")
-    path = Path(package.origin).with_name("macros.py")
+    path = Path(found.origin).with_name("macros.py")
     spec = importlib.util.spec_from_file_location("robosuite.macros", path)
     assert spec is not None and spec.loader is not None
     macros: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(macros)
     macros.FILE_LOGGING_LEVEL, macros.CONSOLE_LOGGING_LEVEL = None, "ERROR"
     sys.modules["robosuite.macros"] = macros
-    importlib.import_module("robosuite").macros = macros
+    package: Any = importlib.import_module("robosuite")
+    package.macros = macros
 
 
 def _configure_without_asking() -> None:

@@ -253,8 +253,7 @@ def _work(
         for name, value in model.state_dict().items():
             averaged[name].lerp_(value, 1 - decay)
         done = step + 1
-        if rank == 0 and (done % MODELS = {"tiny": TINY, "tiny-coarse": TINY_COARSE}
-KEEP_EVERY == 0 or done == recipe.steps):
+        if rank == 0 and (done % KEEP_EVERY == 0 or done == recipe.steps):
             row = {"step": done, "samples": done * recipe.batch, "train": float(np.mean(losses)), "rate": rate}
             row |= _validate(model, averaged, check)
             with (out / "log.jsonl").open("a") as log:

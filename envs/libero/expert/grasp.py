@@ -9,6 +9,7 @@ import numpy as np
 from .scene import Scene
 
 WIDEST = 0.074  # metres; widest body that fits between the fingers
+REACH = 0.72  # metres from the base; beyond, the arm with the hand down is nearly stretched and drifts
 # The tool's rotation when the hand points down and the arm is at rest: fingers along y.
 DOWN = np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, -1.0]])
 
@@ -94,7 +95,7 @@ def _over_rim(cloud: np.ndarray, obstacles: np.ndarray, base: np.ndarray) -> _Ca
         point = centre + fingers * radius
         yaw = float((angle + np.pi / 2) % np.pi - np.pi / 2)
         cost = 0.08 * abs(yaw) + _clash(obstacles, point, fingers, z) + 0.05 * abs(point[1])
-        cost += 0.15 * max(0.0, float(np.linalg.norm(point - base)) - 0.70)
+        cost += 4.0 * max(0.0, float(np.linalg.norm(point - base)) - REACH)
         candidates.append((cost, yaw, 0.004, np.array([*point, z])))
     return min(candidates, key=lambda candidate: candidate[0])
 

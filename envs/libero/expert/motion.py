@@ -6,7 +6,8 @@ import numpy as np
 
 from .scene import Scene
 
-_GAIN = 20.0  # action per metre: the target is the goal itself, as far as the action's 5 cm reach
+_GAIN = 16.0  # action per metre
+_LEAD = 0.03  # seconds; looking that far ahead damps the arm's swing
 _TURN_GAIN = 3.0  # action per radian
 _TURN_LIMIT = 0.6
 
@@ -21,7 +22,7 @@ def servo(scene: Scene, goal: np.ndarray, rotation: np.ndarray, grip: float, lim
         grip: -1 opens, 1 closes.
         limit: Largest component of the translation, of at most 1.
     """
-    move = (goal - scene.tool) * _GAIN
+    move = (goal - scene.tool - _LEAD * scene.tool_velocity) * _GAIN
     move *= limit / max(limit, float(np.abs(move).max()))
     turn = np.clip(_TURN_GAIN * turn_to(scene, rotation), -_TURN_LIMIT, _TURN_LIMIT)
     return np.concatenate((move, turn, [grip]))

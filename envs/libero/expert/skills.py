@@ -69,7 +69,8 @@ class PickPlace:
         gap = goal - tool
         aside = float(np.linalg.norm(gap[:2]))
         still = float(np.linalg.norm(scene.tool_velocity)) < 0.005
-        if (aside < 0.02 and gap[2] > -0.012) or (still and aside < 0.028 and gap[2] > -0.04):
+        loosening = scene.squeeze < 1 and aside < 0.03 and gap[2] > -0.05  # once begun, it is not taken back
+        if loosening or (aside < 0.02 and gap[2] > -0.012) or (still and aside < 0.028 and gap[2] > -0.04):
             return servo(scene, tool, hand, -1.0)
         if scene.squeeze < 1:
             return servo(scene, tool, hand, 1.0)
