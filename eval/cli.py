@@ -7,13 +7,11 @@ after an error; progress and messages go to stderr.
 
 from __future__ import annotations
 
-import ctypes.util
 import json
 import os
 import sys
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import click
@@ -41,20 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: Command line without the program's name; the process's own if missing.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    set_defaults()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by the numeric libraries when they are imported
     code, result = _run(arguments)
     if "--json" in arguments:
         print(json.dumps(result, allow_nan=False))
     sys.exit(code)
-
-
-def set_defaults() -> None:
-    """Sets, where the user did not, what MuJoCo and the numeric libraries read when they are imported."""
-    if sys.platform == "linux" and "MUJOCO_GL" not in os.environ:
-        # Without a GPU both draw the same in software; EGL is noisy at exit, and OSMesa is no longer in every system.
-        gpu = Path("/dev/nvidiactl").exists()
-        os.environ["MUJOCO_GL"] = "egl" if gpu or not ctypes.util.find_library("OSMesa") else "osmesa"
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def _run(arguments: list[str]) -> tuple[int, dict[str, Any]]:

@@ -1,20 +1,22 @@
-"""What every test may rely on: the command line's defaults, and a random tiny policy loaded as users load theirs."""
+"""What every test may rely on: one thread a process, an OpenGL, a random tiny policy loaded as users load theirs."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import replan.envs  # noqa: F401 - chooses an OpenGL before MuJoCo is imported
 import torch
-from replan.eval.cli import set_defaults
 from replan.policies import checkpoint
 from replan.policies.pi0 import TINY, Pi0
 from replan.policies.policy import load_policy
 from replan.policies.processor import Processor
 
-set_defaults()  # before MuJoCo is imported
+torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start
 
 CONFIG = replace(TINY, vision_depth=1, depth=3, width=64, mlp=96, expert_width=48, expert_mlp=96)
 PROCESSOR = Processor(
@@ -50,7 +52,6 @@ def policy_file(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def policy(policy_file):
-    torch.set_num_threads(1)
     return load_policy(policy_file)
 
 

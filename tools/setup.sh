@@ -73,9 +73,7 @@ PYTHONWARNINGS=ignore "${pip[@]}" install --no-deps --no-build-isolation --edita
 # 4. OpenGL, the one that the program would choose. What counts is that MuJoCo draws with it.
 draws() {
     .venv/bin/python - >/dev/null 2>&1 <<'PYTHON'
-from replan.eval.cli import set_defaults
-
-set_defaults()
+import replan.envs
 import mujoco
 
 model = mujoco.MjModel.from_xml_string("<mujoco><worldbody><light/><geom size='1'/></worldbody></mujoco>")

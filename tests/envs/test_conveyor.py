@@ -68,7 +68,6 @@ def test_a_cell_is_the_same_in_a_used_environment_and_in_another_process(make):
 
 
 _FRESH = f"""
-from replan.eval.cli import set_defaults; set_defaults()
 import gymnasium, replan.envs
 from replan.envs.conveyor.task import digest
 env = gymnasium.make("replan/ConveyorSorting-v0", speed=10)

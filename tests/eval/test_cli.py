@@ -217,13 +217,10 @@ def test_help_imports_nothing_slow(command):
     assert "Usage: replan" in done.stdout
 
 
-def test_defaults_of_the_environment_leave_what_the_user_set(monkeypatch):
-    from replan.eval.cli import set_defaults
-
+def test_threads_are_one_unless_the_user_says_otherwise(replan, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setenv("MUJOCO_GL", "glfw")
-    set_defaults()
-    assert (os.environ["OMP_NUM_THREADS"], os.environ["MUJOCO_GL"]) == ("1", "glfw")
+    replan("envs")
+    assert os.environ["OMP_NUM_THREADS"] == "1"
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    set_defaults()
+    replan("envs")
     assert os.environ["OMP_NUM_THREADS"] == "3"
