@@ -1,7 +1,8 @@
 """Benchmarks as Gymnasium environments, their wrappers, and experts that know the simulator's state.
 
 Importing this package registers the environments: ``import replan.envs; gymnasium.make("replan/ConveyorSorting-v0")``.
-Gymnasium 1.x no longer loads environments through entry points, so there is none.
+Gymnasium 1.x no longer loads environments through entry points, so there is none. It also chooses MuJoCo's OpenGL where
+the user did not (:mod:`.opengl`), so it has to be imported before MuJoCo.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from typing import Any
 
 import gymnasium
 
+from . import opengl
 from .libero.tasks import INIT_STATES as _LIBERO_INIT_STATES
 from .libero.tasks import tasks_of as _libero_tasks
 from .robotwin.tasks import COUNT as _ROBOTWIN_INIT_STATES
 from .robotwin.tasks import standin_tasks as _robotwin_tasks
+
+opengl.choose()
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ _ROBOTWIN = Suite(
     training={"instructions": "seen"},
     settings={"action": str, "instructions": str},
     marks=(
-        "stand-in assets: RoboTwin's own task code on another robot and other objects; compare with no published result",
+        "stand-in assets: RoboTwin's own task code on another robot and other objects; not comparable to published results",
     ),
 )
 SUITES = {suite.name: suite for suite in (*_CONVEYOR, *_LIBERO, _ROBOTWIN)}
