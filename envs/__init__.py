@@ -107,9 +107,7 @@ _ROBOTWIN = Suite(
     absolute=True,
     training={"instructions": "seen"},
     settings={"action": str, "instructions": str},
-    marks=(
-        "stand-in assets: RoboTwin's own task code on another robot and other objects; not comparable to published results",
-    ),
+    marks=("stand-in assets: RoboTwin's task code on another robot and other objects; not for comparison with papers",),
 )
 SUITES = {suite.name: suite for suite in (*_CONVEYOR, *_LIBERO, _ROBOTWIN)}
 
