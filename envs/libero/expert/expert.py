@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from .fixtures import Drawer
 from .grasp import Grasp
 from .scene import Scene
 from .skills import PickPlace
@@ -22,7 +23,12 @@ class Expert:
         """See the class."""
         self.scene = Scene(problem)
         self.goals = [list(goal) for goal in problem.parsed_problem["goal_state"]]
-        self.skills = [PickPlace(self.scene, goal[1], goal[2]) for goal in self.goals]
+        self.skills = [self._skill(*goal) for goal in self.goals]
+
+    def _skill(self, verb: str, *things: str) -> PickPlace | Drawer:
+        if verb in ("open", "close"):
+            return Drawer(self.scene, things[0], open=verb == "open")
+        return PickPlace(self.scene, things[0], things[1])
 
     def act(self) -> np.ndarray:
         """The next OSC_POSE delta action, float64 [7] in [-1, 1], decided from the present state."""

@@ -34,7 +34,7 @@ class Scene:
         names = [self.model.body(body).name for body in range(self.model.nbody)]
         left, right = names.index("gripper0_leftfinger"), names.index("gripper0_rightfinger")
         self._fingers = tuple(
-            frozenset(int(geom) for body in self.subtree(finger) for geom in self._geoms(body))
+            frozenset(int(geom) for body in self.subtree(finger) for geom in self.geoms(body))
             for finger in (left, right)
         )
         self._finger_qpos = [int(self.model.joint(f"gripper0_finger_joint{i}").qposadr[0]) for i in (1, 2)]
@@ -43,7 +43,7 @@ class Scene:
         self.things = tuple(name for name in problem.obj_body_id if name not in _VIRTUAL)
         self._bodies = {name: self.subtree(problem.obj_body_id[name]) for name in self.things}
         self._object_geoms = {
-            name: frozenset(int(geom) for body in bodies for geom in self._geoms(body))
+            name: frozenset(int(geom) for body in bodies for geom in self.geoms(body))
             for name, bodies in self._bodies.items()
         }
         self._local = {body: self._body_cloud(body) for bodies in self._bodies.values() for body in bodies}
@@ -125,13 +125,19 @@ class Scene:
 
     def touches(self, name: str) -> tuple[bool, bool]:
         """Whether each of the two fingers touches the object."""
-        geoms = self._object_geoms[name]
-        touched = [False, False]
-        for first, second in self.data.contact.geom:
-            for side, finger in enumerate(self._fingers):
-                if (first in finger and second in geoms) or (second in finger and first in geoms):
-                    touched[side] = True
-        return touched[0], touched[1]
+        return self._touched(self._object_geoms[name])
+
+    def touches_geom(self, geom: int) -> tuple[bool, bool]:
+        """Whether each of the two fingers touches the geom."""
+        return self._touched(frozenset((geom,)))
+
+    def _touched(self, geoms: frozenset[int]) -> tuple[bool, bool]:
+        pairs = self.data.contact.geom.tolist()
+        left, right = (
+            any((one in finger and other in geoms) or (other in finger and one in geoms) for one, other in pairs)
+            for finger in self._fingers
+        )
+        return left, right
 
     def satisfied(self, goal: list[str]) -> bool:
         """LIBERO's own verdict on one line of the goal, such as ``["on", "bowl_1", "plate_1"]``."""
@@ -147,14 +153,15 @@ class Scene:
                 found.append(child)
         return found
 
-    def _geoms(self, body: int) -> range:
+    def geoms(self, body: int) -> range:
+        """The geoms of one body."""
         start = int(self.model.body_geomadr[body])
         return range(start, start + int(self.model.body_geomnum[body])) if start >= 0 else range(0)
 
     def _body_cloud(self, body: int) -> np.ndarray:
         """Points of one body's collision geoms [n, 3] in its own frame."""
         clouds = [np.zeros((0, 3))]
-        for geom in self._geoms(body):
+        for geom in self.geoms(body):
             if self.model.geom_contype[geom] == 0 and self.model.geom_conaffinity[geom] == 0:
                 continue
             rotation = np.zeros(9)
