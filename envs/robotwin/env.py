@@ -1,0 +1,227 @@
+"""RoboTwin as a Gymnasium environment."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import string
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from .seeds import TRAINING
+from .source import Opened, open_standin
+from .tasks import COUNT
+from .world import CAMERAS, IMAGE, TICK_NS, UnstableScene
+
+ACTIONS = {"qpos": 14, "ee": 16}
+INSTRUCTIONS = ("unseen", "seen")
+SETTLE_TICKS = 250  # one second, after which success is looked at again
+SUCCESS_RULE = "upstream's check_success after any physics tick of an action"
+_CHARACTERS = frozenset(string.ascii_letters + string.digits + " ',-.:;<>")
+
+
+class RoboTwin(gymnasium.Env[dict[str, Any], np.ndarray]):
+    """Two-armed manipulation: upstream's tasks, experts and success rules.
+
+    Observation: ``head``, ``left_wrist`` and ``right_wrist`` uint8 [240, 320, 3]; ``state`` float32 [14], the joint
+        targets
+    ``[L6, Lgrip, R6, Rgrip]`` (radians; grippers from 0 closed to 1 open); ``instruction``, a sentence. Action: float32
+    [14], absolute joint targets in the same order, or [16] with ``action="ee"``: for each arm position (metres), unit
+    quaternion (w, x, y, z) and gripper. An action lasts until upstream's timing of the motion (1 rad/s, 1 rad/s^2, from
+    rest to rest) is through. The reward is 1 on success and 0 before.
+
+    Args:
+        action: ``qpos`` or ``ee``.
+        instructions: Which of upstream's sentences are used: ``unseen`` (its evaluation's) or ``seen`` (its training's).
+        render_mode: ``rgb_array``, or None.
+
+    Raises:
+        ValueError: A setting is unknown.
+        SuiteUnavailable: A package, the asset tree or a Vulkan device is missing.
+
+    Example:
+        >>> import gymnasium
+        >>> import replan.envs
+        >>> env = gymnasium.make("replan/RoboTwin-v0")  # doctest: +SKIP
+        >>> observation, info = env.reset(seed=0, options={"task": "click_bell", "init_state": 3})  # doctest: +SKIP
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
+    tick_ns = TICK_NS
+    unstable = UnstableScene  # what reset raises for a training scene whose objects do not come to rest
+
+    def __init__(self, action: str = "qpos", instructions: str = "unseen", render_mode: str | None = None) -> None:
+        """See the class."""
+        if action not in ACTIONS:
+            raise ValueError(f"action must be one of {', '.join(ACTIONS)}, got {action!r}")
+        if instructions not in INSTRUCTIONS:
+            raise ValueError(f"instructions must be one of {', '.join(INSTRUCTIONS)}, got {instructions!r}")
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise ValueError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
+        self.action, self.instructions, self.render_mode = action, instructions, render_mode
+        image = spaces.Box(0, 255, IMAGE, np.uint8)
+        self.observation_space = spaces.Dict(
+            {
+                **{camera: image for camera in CAMERAS},
+                "state": spaces.Box(-np.inf, np.inf, (14,), np.float32),
+                "instruction": spaces.Text(max_length=512, charset=_CHARACTERS),
+            }
+        )
+        self.action_space = spaces.Box(-np.inf, np.inf, (ACTIONS[action],), np.float32)
+        self.cameras_on = True  # False: images come back black, because nobody will look at them
+        self._opened = self._open()
+        self._world = self._opened.world
+        self._running = False
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Starts the cell (seed, task, init_state).
+
+        Args:
+            seed: Seed of the run, which the instruction is drawn with; None continues the environment's own stream.
+            options: ``task`` (drawn if missing) and ``init_state`` (0 if missing): an index below 50 into the stored
+                scenes that upstream's expert solves, or, for training, the number of any scene from 1 000 000 on.
+
+        Raises:
+            ValueError: An option, the task or the index is unknown.
+            UnstableScene: The objects of a training scene do not come to rest; take another.
+            SuiteUnavailable: The stored scenes belong to other assets or versions.
+        """
+        super().reset(seed=seed)
+        options = dict(options or {})
+        task, init_state = options.pop("task", None), options.pop("init_state", 0)
+        if options:
+            raise ValueError(f"unknown reset options {sorted(options)}; known are 'task' and 'init_state'")
+        tasks = self._opened.tasks
+        if task is None:
+            task = tasks[int(self.np_random.integers(len(tasks)))]
+        if task not in tasks:
+            raise ValueError(f"unknown task {task!r}; the tasks are {', '.join(tasks)}")
+        if seed is None:
+            seed = int(self.np_random.integers(2**31))
+        scene = self._scene(task, init_state)
+        self._limit = self._world.reset(task, scene)
+        self._running, self._steps, self._success = True, 0, False
+        draw = int(np.random.default_rng([seed, scene]).integers(2**31))
+        self._instruction = self._world.instruction(self.instructions, draw)
+        manifest = {
+            # The number that the scene is drawn with, not the state computed from it: rounding differs between machines.
+            "init_state": _digest(task, scene),
+            "fixtures": _digest(self._opened.fingerprint),
+            "instruction": self._instruction,
+            "step_budget": f"{self._limit} actions",
+            "success_rule": SUCCESS_RULE,
+            "assets": self._opened.assets,
+        }
+        return self._observation(), {"success": False, "manifest": manifest}
+
+    def step(self, action: np.ndarray) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """Executes one action.
+
+        Success is upstream's: latched as soon as it is seen after any physics tick. ``info["success_at_end"]``, given
+        when the episode ends, says whether the task is (still) solved after the robot held still for another second.
+
+        Raises:
+            ValueError: The action has the wrong shape, or holds NaN or infinity.
+            gymnasium.error.ResetNeeded: The environment was never reset.
+        """
+        self._check_running()
+        action = np.asarray(action, np.float64)
+        if action.shape != self.action_space.shape:
+            raise ValueError(f"the action must have shape {self.action_space.shape}, got {action.shape}")
+        if not np.isfinite(action).all():
+            raise ValueError(f"the action must be finite, got {action.tolist()}")
+        self._success = self._world.act(action, self.action)
+        self._steps += 1
+        over = not self._success and self._steps >= self._limit
+        info: dict[str, Any] = {"success": self._success}
+        observation = self._observation()
+        if self._success or over:
+            info["outcome"] = "success" if self._success else "time"
+            self._world.hold(SETTLE_TICKS)
+            info["success_at_end"] = self._world.solved()
+        return observation, float(self._success), self._success, over, info
+
+    def hold(self, ticks: int) -> None:
+        """Lets the world move for ``ticks`` physics ticks while the robot holds its last targets."""
+        if ticks < 0:
+            raise ValueError(f"ticks must not be negative, got {ticks}")
+        self._check_running()
+        self._world.hold(ticks)
+
+    @property
+    def time_ns(self) -> int:
+        """Nanoseconds that the world has moved since the reset."""
+        return self._world.ticks * TICK_NS
+
+    def get_state(self) -> np.ndarray:
+        """Returns the full simulator state as float64, for hashing."""
+        self._check_running()
+        return self._world.state()
+
+    def demonstrate(self, every: int, watch: Callable[[dict[str, Any], np.ndarray], None]) -> bool:
+        """Lets upstream's expert, unmodified, solve the task from the state as it is.
+
+        Args:
+            every: Physics ticks between two looks.
+            watch: Called with the observation and the joint targets float64 [14] that the robot holds then (grippers as
+                in actions): before the expert starts, after every ``every`` ticks, and when it is done. So the action
+                that leads from one look to the next is the targets of the next.
+
+        Returns:
+            Whether upstream calls it a success.
+
+        Raises:
+            ValueError: ``every`` is below 1.
+        """
+        if every < 1:
+            raise ValueError(f"every must be at least 1 physics tick, got {every}")
+        self._check_running()
+
+        def look(seen: dict[str, np.ndarray], target: np.ndarray) -> None:
+            watch({**seen, "instruction": self._instruction}, target)
+
+        return self._world.demonstrate(every, self.cameras_on, look)
+
+    def render(self) -> np.ndarray | None:  # type: ignore[override]
+        """Returns the head camera's picture [240, 320, 3], or None without a render mode."""
+        if self.render_mode != "rgb_array":
+            return None
+        self._check_running()
+        return self._world.observe(draw=True)["head"]
+
+    def close(self) -> None:
+        """Frees the scene."""
+        self._world.close()
+        self._running = False
+
+    def _open(self) -> Opened:
+        return open_standin()
+
+    def _scene(self, task: str, init_state: Any) -> int:
+        if not isinstance(init_state, (int, np.integer)):
+            raise ValueError(f"init_state must be a whole number, got {init_state!r}")
+        if init_state >= TRAINING:
+            return int(init_state)
+        if not 0 <= init_state < COUNT:
+            raise ValueError(
+                f"init_state must be in 0..{COUNT - 1}, or the number of a training scene from "
+                f"{TRAINING} on, got {init_state}"
+            )
+        return self._opened.scenes(task)[int(init_state)]
+
+    def _check_running(self) -> None:
+        if not self._running:
+            raise gymnasium.error.ResetNeeded("call reset() before the environment is used")
+
+    def _observation(self) -> dict[str, Any]:
+        return {**self._world.observe(self.cameras_on), "instruction": self._instruction}
+
+
+def _digest(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,166 @@
+"""A Vulkan driver that SAPIEN can draw with: the system's own, or a software driver unpacked beside it.
+
+SAPIEN asks for ``descriptorBindingPartiallyBound`` and ``timelineSemaphore``. The software driver of Debian 12 (Mesa
+22.3) reports the first as missing; Mesa 25 has both and is in the same distribution's backports. Installing it from
+there would replace the OpenGL that MuJoCo draws with, so its one library is unpacked into our cache folder, and the
+Vulkan loader is pointed at it by an environment variable. Nothing of the system changes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from .. import SuiteUnavailable
+
+LOADER_VARIABLE = "VK_ICD_FILENAMES"  # read by the Vulkan loader when SAPIEN creates its first renderer
+LIBRARIES = "apt-get install -y --no-install-recommends mesa-vulkan-drivers libvulkan1"
+MEND = "run `replan setup robotwin`"
+_RELEASE = "bookworm"  # the one release whose own driver is too old and whose backports have a newer one
+_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+_DEVICE = """
+import sapien
+scene = sapien.Scene()
+"""
+_PICTURE = (
+    _DEVICE
+    + """
+camera = scene.add_camera("probe", 16, 16, 1.0, 0.1, 10.0)
+scene.update_render()
+camera.take_picture()
+assert camera.get_picture("Color").shape == (16, 16, 4)
+"""
+)
+
+
+def driver(cache: Path) -> Path:
+    """Returns the description file of the unpacked driver, whether it is there or not."""
+    return cache / "vulkan" / "lavapipe.json"
+
+
+def activate(cache: Path) -> None:
+    """Points the Vulkan loader at the unpacked driver if there is one and the user named none.
+
+    Has to be called before SAPIEN creates its first renderer in this process.
+    """
+    if driver(cache).is_file():
+        os.environ.setdefault(LOADER_VARIABLE, str(driver(cache)))
+
+
+def probe(icd: Path | None = None, draw: bool = False) -> str | None:
+    """Looks for a device in a process of its own, because a driver that fails may take the process with it.
+
+    Args:
+        icd: Driver to try; None leaves the choice to the environment and the system.
+        draw: Draw a picture, too. The software driver needs some seven seconds of a processor for its first one.
+
+    Returns:
+        None if it went well, else what went wrong.
+    """
+    environment = {**os.environ, **({LOADER_VARIABLE: str(icd)} if icd else {})}
+    command = [sys.executable, "-c", _PICTURE if draw else _DEVICE]
+    try:  # a driver may hang, too; a crowded machine needs its time
+        run = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", timeout=1200)
+    except subprocess.TimeoutExpired:
+        return "no answer within twenty minutes"
+    if run.returncode == 0:
+        return None
+    return (run.stderr.strip().splitlines() or [f"exit status {run.returncode}"])[-1]
+
+
+def setup(cache: Path) -> str:
+    """Makes sure that SAPIEN can draw: unpacks the software driver where, and only where, nothing else works.
+
+    Returns:
+        What was found or done, in one line.
+
+    Raises:
+        SuiteUnavailable: Nothing draws, and the driver cannot be unpacked here.
+    """
+    if driver(cache).is_file() and probe(driver(cache)) is None:
+        return f"Vulkan: the unpacked software driver is there ({driver(cache)})"
+    system = probe(draw=True)
+    if system is None:
+        return "Vulkan: the system's own driver draws; nothing unpacked"
+    _unpack(cache)
+    failure = probe(driver(cache), draw=True)
+    if failure is None:
+        return f"Vulkan: unpacked a software driver to {driver(cache)}; the system's own is unchanged"
+    driver(cache).unlink()
+    raise SuiteUnavailable(
+        f"the unpacked Vulkan driver does not draw ({failure}); run `{LIBRARIES}` as root, then {MEND}"
+    )
+
+
+def _unpack(cache: Path) -> None:
+    if _codename() != _RELEASE or shutil.which("apt-get") is None:
+        raise SuiteUnavailable(
+            "SAPIEN finds no Vulkan device. Install a driver (a GPU's own, or Mesa's lavapipe of version 23 or newer: "
+            f"`{LIBRARIES}` as root on Debian 13 and Ubuntu 24.04), or name one in {LOADER_VARIABLE}"
+        )
+    folder = driver(cache).parent
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="vulkan-") as scratch:
+        root = _download(Path(scratch))
+        library = next(iter(root.rglob("libvulkan_lvp.so")), None)
+        if library is None:
+            raise SuiteUnavailable(
+                "the distribution's mesa-vulkan-drivers has no libvulkan_lvp.so; name a driver in " + LOADER_VARIABLE
+            )
+        missing = [line.split()[0] for line in _run(["ldd", str(library)]).splitlines() if "not found" in line]
+        if missing:
+            raise SuiteUnavailable(f"the software Vulkan driver lacks {', '.join(missing)}; run `{LIBRARIES}` as root")
+        folder.mkdir(exist_ok=True)
+        shutil.copy2(library, folder / library.name)
+    icd = {"api_version": "1.4.305", "library_path": str(folder / library.name)}
+    driver(cache).write_text(json.dumps({"file_format_version": "1.0.0", "ICD": icd}), encoding="utf-8")
+
+
+def _download(scratch: Path) -> Path:
+    """Fetches the driver's package from the machine's own mirror with its own lists, and returns where it lies unpacked."""
+    for folder in ("lists/partial", "cache/archives/partial"):
+        (scratch / folder).mkdir(parents=True)
+    sources = scratch / "sources.list"
+    sources.write_text(f"deb [signed-by={_KEYRING}] {_mirror()} {_RELEASE}-backports main\n", encoding="utf-8")
+    options = [
+        f"-oDir::Etc::sourcelist={sources}",
+        "-oDir::Etc::sourceparts=-",
+        f"-oDir::State::lists={scratch / 'lists'}",
+        f"-oDir::Cache={scratch / 'cache'}",
+        f"-oAPT::Sandbox::User={'root' if os.geteuid() == 0 else ''}",
+    ]
+    _run(["apt-get", *options, "-qq", "update"], scratch)
+    _run(["apt-get", *options, "-qq", "download", "mesa-vulkan-drivers"], scratch)
+    _run(["dpkg", "-x", str(next(scratch.glob("mesa-vulkan-drivers_*.deb"))), str(scratch / "root")], scratch)
+    return scratch / "root"
+
+
+def _mirror() -> str:
+    """Returns the archive that this machine's apt is configured with for the release itself."""
+    targets = _run(["apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)", "Created-By: Packages"])
+    for line in targets.splitlines():
+        codename, _, address = line.partition(" ")
+        if codename == _RELEASE:
+            return address
+    raise SuiteUnavailable(f"apt knows no archive of {_RELEASE}; run `apt-get update` as root, then {MEND}")
+
+
+def _codename() -> str:
+    try:
+        lines = Path("/etc/os-release").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    return next((line.partition("=")[2].strip('"') for line in lines if line.startswith("VERSION_CODENAME=")), "")
+
+
+def _run(command: list[str], folder: Path | None = None) -> str:
+    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
+    if run.returncode:
+        last = (run.stderr.strip().splitlines() or [f"exit status {run.returncode}"])[-1]
+        raise SuiteUnavailable(f"`{' '.join(command[:1] + command[-2:])}` failed: {last}; {MEND} again")
+    return run.stdout
