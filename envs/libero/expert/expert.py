@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .fixtures import Drawer
+from .fixtures import Drawer, Knob
 from .grasp import Grasp
 from .scene import Scene
 from .skills import PickPlace
@@ -25,9 +25,11 @@ class Expert:
         self.goals = [list(goal) for goal in problem.parsed_problem["goal_state"]]
         self.skills = [self._skill(*goal) for goal in self.goals]
 
-    def _skill(self, verb: str, *things: str) -> PickPlace | Drawer:
+    def _skill(self, verb: str, *things: str) -> PickPlace | Drawer | Knob:
         if verb in ("open", "close"):
             return Drawer(self.scene, things[0], open=verb == "open")
+        if verb in ("turnon", "turnoff"):
+            return Knob(self.scene, things[0], on=verb == "turnon")
         return PickPlace(self.scene, things[0], things[1])
 
     def act(self) -> np.ndarray:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .motion import servo, turn_to
+from .grasp import hand_rotation
+from .motion import approach, over_the_top, path_top, servo, turn_to, yaw_of
 from .scene import Scene
 
 _UP = np.array([0.0, 0.0, 1.0])
@@ -54,23 +55,16 @@ class Drawer:
         scene, out = self.scene, self._out
         bar, tool = scene.data.geom_xpos[self._bar].copy(), scene.tool
         hand = frame(-_UP, -out)
-        if all(scene.touches_geom(self._bar)) and scene.opening_speed > -0.03:
+        if all(scene.touches_body(self._body)) and scene.opening_speed > -0.03:
             if scene.squeeze < 1:
                 return servo(scene, tool, hand, 1.0)
             return servo(scene, tool + 0.06 * out, hand, 1.0)
         goal = bar + 0.004 * out
-        gap = goal - tool
-        short = -float(gap @ out)  # still to go towards the cabinet
-        aside = float(np.linalg.norm(gap + short * out))
-        turn = float(np.linalg.norm(turn_to(scene, hand)))
-        closing = scene.squeeze > -1 and scene.opening_speed < -0.004
-        wide = scene.opening > 0.06
-        if (wide and aside < 0.008 and abs(short) < 0.008 and turn < 0.15) or (
-            closing and aside < 0.02 and abs(short) < 0.02
-        ):
+        step = approach(scene, goal, hand, 0.02)
+        if step.close:
             return servo(scene, goal, hand, 1.0)
-        error = float(np.clip((aside - 0.008 + 0.1 * max(0.0, turn - 0.1)) / 0.03 + (0 if wide else 1), 0, 1))
-        return servo(scene, goal + 0.10 * error * out, hand, -1.0, limit=0.6 if short < 0.1 else 1.0)
+        near = float((tool - goal) @ out) < 0.1
+        return servo(scene, goal + 0.10 * step.error * out, hand, -1.0, limit=0.6 if near else 1.0)
 
     def _push(self) -> np.ndarray:
         scene, out = self.scene, self._out
@@ -83,3 +77,50 @@ class Drawer:
         error = float(np.clip((aside - 0.015 + 0.1 * max(0.0, turn - 0.15)) / 0.03, 0, 1))
         goal = bar + (0.02 - 0.06 + 0.12 * error) * out
         return servo(scene, goal, hand, 1.0, limit=0.6 if short < 0.1 else 1.0)
+
+
+class Knob:
+    """Turns a knob by the ridge across its top.
+
+    Args:
+        scene: The scene.
+        name: The fixture it belongs to.
+        on: True turns it up, False down.
+    """
+
+    grasp = None
+
+    def __init__(self, scene: Scene, name: str, on: bool) -> None:
+        """See the class."""
+        self.scene = scene
+        model, data = scene.model, scene.data
+        joint = model.joint(scene.problem.get_object(name).joints[0])
+        self._body = int(model.jnt_bodyid[joint.id])
+        self._way = (1.0 if on else -1.0) * float(np.sign((data.xmat[self._body].reshape(3, 3) @ joint.axis)[2]))
+        cloud = scene.local_cloud(self._body)
+        self._top = cloud[:, 2].max()
+        ridge = cloud[cloud[:, 2] > self._top - 0.012]
+        centre = (ridge.max(axis=0) + ridge.min(axis=0)) / 2
+        self._along = np.linalg.svd(ridge[:, :2] - centre[:2], full_matrices=False)[2][0]
+        self._width = float(np.ptp((ridge[:, :2] - centre[:2]) @ np.array([-self._along[1], self._along[0]])))
+        self._grip = np.array([centre[0], centre[1], self._top - 0.010])
+
+    def act(self) -> np.ndarray:
+        """The next action [7]."""
+        scene = self.scene
+        rotation, tool = scene.data.xmat[self._body].reshape(3, 3), scene.tool
+        goal = scene.data.xpos[self._body] + rotation @ self._grip
+        along = rotation[:2, :2] @ self._along
+        yaw = float(np.arctan2(along[1], along[0]))
+        yaw = (yaw + np.pi / 2) % np.pi - np.pi / 2
+        hand = hand_rotation(yaw)
+        held = np.linalg.norm(goal - tool) < 0.02 and scene.squeeze > 0 and scene.opening_speed > -0.03
+        if held and scene.opening > self._width - 0.01:
+            turned = hand_rotation(yaw_of(scene) + 0.3 * self._way * float(scene.squeeze >= 1))
+            return servo(scene, goal, turned, 1.0)
+        step = approach(scene, goal, hand, self._width)
+        if step.close:
+            return servo(scene, goal, hand, 1.0)
+        floor = max(goal[2] + 0.08, path_top(scene.obstacles(), tool, goal, 0.05) + 0.04)
+        waypoint = over_the_top(tool, goal, floor, step.error)
+        return servo(scene, waypoint, hand, -1.0, limit=1.0 if tool[2] - goal[2] > 0.05 else 0.6)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from .scene import Scene
@@ -36,6 +38,41 @@ def turn_to(scene: Scene, rotation: np.ndarray) -> np.ndarray:
     )
     sine, cosine = np.linalg.norm(axis) / 2, (np.trace(difference) - 1) / 2
     return axis / max(2 * sine, 1e-9) * np.arctan2(sine, cosine)
+
+
+def yaw_of(scene: Scene) -> float:
+    """Turn of the hand from its rest orientation about the vertical, radians."""
+    fingers = scene.tool_rotation[:, 0]
+    return float(np.arctan2(-fingers[0], fingers[1]))
+
+
+@dataclass(frozen=True)
+class Approach:
+    """How a grasp gets on.
+
+    Attributes:
+        close: The fingers are around it: close them.
+        error: What keeps the hand from going all the way, 0 to 1: distance aside, a wrong turn, closed fingers.
+    """
+
+    close: bool
+    error: float
+
+
+def approach(scene: Scene, goal: np.ndarray, hand: np.ndarray, width: float) -> Approach:
+    """Judges the present state against the pose [3], [3, 3] in which something ``width`` metres wide is grasped."""
+    pointing = hand[:, 2]
+    gap = goal - scene.tool
+    short = float(gap @ pointing)
+    aside = float(np.linalg.norm(gap - short * pointing))
+    turn = float(np.linalg.norm(turn_to(scene, hand)))
+    closing = scene.squeeze > -1 and scene.opening_speed < -0.004
+    wide = scene.opening > max(0.06, min(width + 0.012, 0.0765))
+    stopped = abs(float(scene.tool_velocity @ pointing)) < 0.005 and abs(short) < 0.025
+    there = aside < 0.008 and turn < 0.12 and (abs(short) < 0.008 or stopped)
+    about = aside < 0.02 and turn < 0.3 and abs(short) < 0.025
+    error = (aside - 0.01 + 0.1 * max(0.0, turn - 0.1)) / 0.03 + (0 if wide or about else 1)
+    return Approach((there and wide) or (about and closing), float(np.clip(error, 0, 1)))
 
 
 def path_top(obstacles: np.ndarray, start: np.ndarray, end: np.ndarray, radius: float) -> float:

@@ -127,9 +127,13 @@ class Scene:
         """Whether each of the two fingers touches the object."""
         return self._touched(self._object_geoms[name])
 
-    def touches_geom(self, geom: int) -> tuple[bool, bool]:
-        """Whether each of the two fingers touches the geom."""
-        return self._touched(frozenset((geom,)))
+    def touches_body(self, body: int) -> tuple[bool, bool]:
+        """Whether each of the two fingers touches this body, such as a drawer."""
+        return self._touched(frozenset(self.geoms(body)))
+
+    def local_cloud(self, body: int) -> np.ndarray:
+        """Points on a body's collision shape [n, 3] in its own frame, metres."""
+        return self._local[body]
 
     def _touched(self, geoms: frozenset[int]) -> tuple[bool, bool]:
         pairs = self.data.contact.geom.tolist()

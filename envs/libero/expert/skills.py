@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .grasp import Grasp, hand_rotation, plan_grasp
-from .motion import over_the_top, path_top, servo, turn_to
+from .motion import approach, over_the_top, path_top, servo, yaw_of
 from .scene import Scene
 
 
@@ -39,29 +39,20 @@ class PickPlace:
         scene = self.scene
         tool, position, rotation = scene.tool, scene.position(self.thing), scene.rotation(self.thing)
         if scene.speed(self.thing) > 0.15:  # it falls or rolls: wait and see
-            return servo(scene, tool, hand_rotation(_yaw(scene)), -1.0)
+            return servo(scene, tool, hand_rotation(yaw_of(scene)), -1.0)
         if self.grasp is None or not self.grasp.fits(position, rotation):
             self.grasp = plan_grasp(scene, self.thing)
         goal, hand = position + self.grasp.offset, hand_rotation(self.grasp.yaw)
-        gap, turn = goal - tool, float(np.linalg.norm(turn_to(scene, hand)))
-        aside = float(np.linalg.norm(gap[:2]))
-        closing = scene.squeeze > -1 and scene.opening_speed < -0.004
-        wide = scene.opening > max(0.06, min(self.grasp.width + 0.012, 0.0765))
-        stopped = abs(scene.tool_velocity[2]) < 0.005 and abs(gap[2]) < 0.025
-        there = aside < 0.008 and turn < 0.12 and (abs(gap[2]) < 0.008 or stopped)
-        about = aside < 0.02 and turn < 0.3 and abs(gap[2]) < 0.025
-        if (there and wide) or (about and closing):
+        step = approach(scene, goal, hand, self.grasp.width)
+        if step.close:
             return servo(scene, goal, hand, 1.0)
         top = max(scene.cloud(self.thing)[:, 2].max(), path_top(scene.obstacles(self.thing), tool, goal, 0.05))
-        floor = top + 0.04
-        # Down only once the hand is turned and open.
-        error = (aside - 0.01 + 0.1 * max(0.0, turn - 0.1)) / 0.03 + (0 if wide else 1)
-        waypoint = over_the_top(tool, goal, floor, error)
+        waypoint = over_the_top(tool, goal, top + 0.04, step.error)
         return servo(scene, waypoint, hand, -1.0, limit=1.0 if tool[2] - goal[2] > 0.05 else 0.6)
 
     def _carry(self) -> np.ndarray:
         scene = self.scene
-        tool, hand = scene.tool, hand_rotation(_yaw(scene))
+        tool, hand = scene.tool, hand_rotation(yaw_of(scene))
         hang = tool - scene.position(self.thing)
         below = tool[2] - scene.cloud(self.thing)[:, 2].min()
         spot = self._spot()
@@ -91,9 +82,3 @@ class PickPlace:
         else:
             spot[2] += 0.004
         return spot
-
-
-def _yaw(scene: Scene) -> float:
-    """Present turn of the hand from rest, radians."""
-    fingers = scene.tool_rotation[:, 0]
-    return float(np.arctan2(-fingers[0], fingers[1]))
