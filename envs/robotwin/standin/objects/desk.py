@@ -1,0 +1,131 @@
+"""What lies on a desk: bells, clocks, staplers, cards and the like."""
+
+from __future__ import annotations
+
+from .model import BACKWARDS, FACING, Model, around, both, down, row
+from .shapes import block, box, cone, cylinder, dome, painted
+
+
+def bell(dome_colour: str, base: str) -> Model:
+    """A reception bell. Task code presses where it also grips, so the frame lies in the dome's middle."""
+    parts = [
+        cylinder(base, 0.034, 0.01),
+        cylinder(dome_colour, 0.027, 0.02, (0, 0, 0.01)),
+        dome(dome_colour, 0.027, 0.03, (0, 0, 0.03)),
+        cylinder("silver", 0.008, 0.014, (0, 0, 0.058)),
+    ]
+    return Model(parts, [down((0, 0, 0.043))], [((0, 0, 0), "down")])
+
+
+def alarm_clock(body: str, face: str) -> Model:
+    """A desk clock with a snooze button on top."""
+    parts = [
+        box(body, (0.09, 0.045, 0.07)),
+        painted(box(face, (0.076, 0.004, 0.055), (0, -0.0235, 0.007))),
+        cylinder("red", 0.02, 0.012, (0, 0, 0.07)),
+    ]
+    return Model(parts, [down((0, 0, 0.07))], [((0, 0, 0), "down")])
+
+
+def stapler(colour: str) -> Model:
+    """A stapler, its long side along x; grasps 0 and 1 hold it across, grasp 2 presses its head."""
+    parts = [
+        box("dark gray", (0.12, 0.034, 0.010)),
+        block("silver", [(-0.055, 0.010), (-0.055, 0.028), (0.052, 0.020), (0.052, 0.010)], 0.022),
+        block(colour, [(-0.058, 0.026), (-0.055, 0.05), (0.05, 0.036), (0.055, 0.022)], 0.030),
+    ]
+    return Model(parts, [*both((0, 0, 0.033), (0, 1)), down((-0.02, 0, 0.046), (0, 1))], [((0, 0, 0), "down")])
+
+
+def mouse(colour: str) -> Model:
+    """A computer mouse, its long side along x."""
+    low, high = 0.022, 0.034
+    parts = [
+        block(colour, [(-0.046, 0.0), (0.046, 0.0), (0.046, 0.014), (0.03, low), (-0.03, low), (-0.046, 0.014)], 0.054),
+        block(colour, [(-0.036, 0.0), (0.036, 0.0), (0.024, high), (-0.024, high)], 0.040),
+        box("black", (0.012, 0.006, 0.006), (-0.026, 0, 0.030)),
+    ]
+    return Model(parts, both((0, 0, 0.032), (0, 1)), [((0, 0, 0), "down")])
+
+
+def playing_cards(colour: str) -> Model:
+    """A box of cards, lying."""
+    parts = [box(colour, (0.057, 0.088, 0.018)), painted(box("white", (0.045, 0.074, 0.001), (0, 0, 0.018)))]
+    return Model(parts, both((0, 0, 0.031)), [((0, 0, 0), "down")])
+
+
+def microphone(body: str, head: str) -> Model:
+    """A hand-held microphone, lying with its head away from the robot; its handle's end is what points down later."""
+    parts = [
+        cone(body, 0.014, 0.019, 0.13, (0, -0.09, 0.024), "y"),
+        cylinder("black", 0.023, 0.012, (0, 0.04, 0.024), "y"),
+        cone(head, 0.022, 0.024, 0.02, (0, 0.052, 0.024), "y"),
+        cone(head, 0.024, 0.016, 0.02, (0, 0.072, 0.024), "y"),
+    ]
+    first, second = around((0, -0.045, 0.03), "y", 8), around((0, 0.02, 0.03), "y", 8)
+    grasps = [second[0], first[0], *second[1:], *first[1:]]
+    return Model(parts, grasps, [((0, -0.09, 0.024), "near")], FACING)
+
+
+def seal(colour: str) -> Model:
+    """A stamp: a square foot and a round handle. Task code grips by 4 to 7."""
+    parts = [box(colour, (0.026, 0.026, 0.022)), cylinder(colour, 0.011, 0.043, (0, 0, 0.022))]
+    hold = (0, 0, 0.047)
+    tops = [down(hold, across) for across in ((-1, 0), (0, -1), (1, 0), (0, 1))]
+    return Model(parts, [*around(hold, "z", 4), *tops], [((0, 0, 0), "down")])
+
+
+def payment_sign(frame: str, panel: str) -> Model:
+    """A stand with a code to scan on the side towards the robot."""
+    plate = box(frame, (0.085, 0.008, 0.10), (0, 0, 0.006))
+    code = painted(box("black", (0.03, 0.002, 0.03), (0, -0.005, 0.05)))
+    label = painted(box(panel, (0.07, 0.001, 0.08), (0, -0.0045, 0.016)))
+    parts = [box(frame, (0.09, 0.05, 0.008)), plate, label, code]
+    return Model(parts, both((0, 0, 0.085), (0, 1)), [((0, 0, 0), "down")], BACKWARDS)
+
+
+def scale(pan: str) -> Model:
+    """A flat electronic scale."""
+    parts = [
+        box("white", (0.15, 0.12, 0.014)),
+        box(pan, (0.13, 0.10, 0.006), (0, 0.005, 0.014)),
+        painted(box("black", (0.05, 0.008, 0.001), (0, -0.053, 0.014))),
+    ]
+    return Model(parts, [down((0, 0, 0.03))], [((0, 0.005, 0.020), "up")])
+
+
+def display_stand(colour: str) -> Model:
+    """A low pedestal."""
+    parts = [box(colour, (0.11, 0.11, 0.010)), box(colour, (0.09, 0.09, 0.020), (0, 0, 0.010))]
+    return Model(parts, [down((0, 0, 0.03))], [((0, 0, 0.030), "up")], FACING)
+
+
+def remote_control(colour: str) -> Model:
+    """A remote control, its long side along y."""
+    button = "white" if colour == "black" else "black"
+    parts = [box(colour, (0.042, 0.15, 0.02)), painted(box(button, (0.026, 0.06, 0.001), (0, 0.02, 0.02)))]
+    return Model(parts, both((0, 0, 0.031)), [((0, 0, 0), "down")], FACING)
+
+
+MODELS = {
+    "050_bell": {0: bell("white", "black"), 1: bell("blue", "brown")},
+    "046_alarm-clock": {1: alarm_clock("black", "light gray"), 3: alarm_clock("dark blue", "white")},
+    "048_stapler": row(stapler, "blue", "black", "blue", "gray", "red", "red", "blue"),
+    "047_mouse": row(mouse, "dark gray", "dark gray", "gray"),
+    "081_playingcards": row(playing_cards, "blue", "red", "black"),
+    "018_microphone": {
+        0: microphone("teal", "white"),
+        4: microphone("dark blue", "gray"),
+        5: microphone("black", "silver"),
+    },
+    "100_seal": {0: seal("red"), 2: seal("reddish brown"), 3: seal("brown"), 4: seal("brown"), 6: seal("yellow")},
+    "070_paymentsign": {
+        0: payment_sign("beige", "white"),
+        1: payment_sign("blue", "white"),
+        2: payment_sign("gray", "light gray"),
+        3: payment_sign("white", "white"),
+    },
+    "072_electronicscale": {0: scale("white"), 1: scale("black"), 5: scale("black"), 6: scale("white")},
+    "074_displaystand": row(display_stand, "black", "black", "silver", "black", "black"),
+    "079_remotecontrol": row(remote_control, "black", "white", "black", "black", "white", "white", "black"),
+}

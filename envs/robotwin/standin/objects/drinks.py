@@ -1,0 +1,71 @@
+"""Bottles and cans."""
+
+from __future__ import annotations
+
+from .model import Model, around, down
+from .shapes import cone, cylinder
+
+_BOTTOM = ((0, 0, 0), "down")
+# Colours of body and cap.
+_BOTTLES = (
+    ("red", "red"),
+    ("yellow", "white"),
+    ("black", "yellow"),
+    ("yellow", "white"),
+    ("orange", "white"),
+    ("orange", "yellow"),
+    ("orange", "yellow"),
+    ("orange", "yellow"),
+    ("brown", "white"),
+    ("brown", "green"),
+    ("brown", "green"),
+    ("yellow", "white"),
+    ("green", "yellow"),
+    ("brown", "red"),
+    ("blue", "white"),
+    ("brown", "white"),
+    ("green", "white"),
+    ("white", "white"),
+    ("gray", "white"),
+    ("blue", "white"),
+    ("white", "white"),
+    ("light gray", "white"),
+    ("light green", "green"),
+)
+_PILLS = {
+    1: ("white", "orange"),
+    2: ("white", "white"),
+    3: ("orange", "white"),
+    4: ("brown", "white"),
+    5: ("teal", "teal"),
+}
+_CANS = {0: "white", 1: "red", 2: "green", 3: "red", 5: "light brown", 6: "red"}
+
+
+def bottle(body: str, cap: str) -> Model:
+    """A plastic drink bottle."""
+    parts = [
+        cylinder(body, 0.027, 0.115),
+        cone(body, 0.027, 0.013, 0.03, (0, 0, 0.115)),
+        cylinder(cap, 0.014, 0.025, (0, 0, 0.145)),
+    ]
+    return Model(parts, [*around((0, 0, 0.075)), down((0, 0, 0.15), (1, 0))], [_BOTTOM])
+
+
+def pill_bottle(body: str, cap: str) -> Model:
+    """A medicine bottle with a wide cap."""
+    parts = [cylinder(body, 0.024, 0.07), cylinder(cap, 0.025, 0.02, (0, 0, 0.07))]
+    return Model(parts, [*around((0, 0, 0.05)), down((0, 0, 0.075), (1, 0)), down((0, 0, 0.075), (0, 1))], [_BOTTOM])
+
+
+def can(colour: str) -> Model:
+    """A slim drink can."""
+    parts = [cylinder(colour, 0.028, 0.10), cylinder("silver", 0.024, 0.005, (0, 0, 0.10))]
+    return Model(parts, around((0, 0, 0.06)), [_BOTTOM])
+
+
+MODELS = {
+    "001_bottle": {index: bottle(*colours) for index, colours in enumerate(_BOTTLES)},
+    "080_pillbottle": {index: pill_bottle(*colours) for index, colours in _PILLS.items()},
+    "071_can": {index: can(colour) for index, colour in _CANS.items()},
+}

@@ -1,0 +1,74 @@
+"""Bread, burgers and fries, and what they are served in."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .model import BACKWARDS, FACING, Model, both, down, row
+from .shapes import box, cylinder, dome, solid, tub, wall
+
+_BOTTOM = ((0, 0, 0), "down")
+
+
+def bread(colour: str) -> Model:
+    """A small loaf, its long side along y."""
+    corners = [
+        (x, y, z)
+        for z, half in ((0, 0.022), (0.008, 0.026), (0.028, 0.026), (0.040, 0.016))
+        for x in (-half, half)
+        for y in (-0.042, 0.042)
+    ]
+    return Model([solid(colour, corners)], both((0, 0, 0.034)), [_BOTTOM], FACING)
+
+
+def bread_basket(colour: str) -> Model:
+    """A round shallow basket."""
+    parts = [cylinder(colour, 0.098, 0.006), *wall(colour, 0.10, 0.115, 0.035, 0.006)]
+    return Model(parts, [down((0, 0, 0.03))], [((0, 0, 0.006), "up")])
+
+
+def skillet(colour: str) -> Model:
+    """A small frying pan, its handle towards the robot."""
+    parts = [
+        cylinder(colour, 0.072, 0.006),
+        *wall(colour, 0.073, 0.080, 0.030, 0.004),
+        box(colour, (0.018, 0.13, 0.014), (0, -0.14, 0.022)),
+    ]
+    return Model(parts, both((0, -0.155, 0.034)), [((0, 0, 0.006), "up")], BACKWARDS)
+
+
+def burger(bun: str, filling: str) -> Model:
+    """A hamburger."""
+    parts = [
+        cylinder(bun, 0.029, 0.015),
+        cylinder(filling, 0.029, 0.014, (0, 0, 0.015)),
+        dome(bun, 0.029, 0.022, (0, 0, 0.029)),
+    ]
+    return Model(parts, [*both((0, 0, 0.033)), *both((0, 0, 0.033), (0, 1))], [_BOTTOM])
+
+
+def fries() -> Model:
+    """Fries in a red paper box; upstream stands it by its own z."""
+    parts = [box("red", (0.05, 0.03, 0.055))]
+    parts += [
+        box("yellow", (0.007, 0.007, 0.03), (x, y, 0.055)) for x in np.linspace(-0.02, 0.02, 5) for y in (-0.008, 0.006)
+    ]
+    return Model(parts, both((0, 0, 0.045), (0, 1)), [_BOTTOM], np.eye(3))
+
+
+def tray(colour: str) -> Model:
+    """A serving tray; place 0 is its left half, place 1 its right."""
+    parts = tub(colour, (0.30, 0.18, 0.014), 0.006, flare=0.006)
+    return Model(parts, [down((0, 0, 0.02))], [((-0.07, 0, 0.006), "down"), ((0.07, 0, 0.006), "down")], FACING)
+
+
+MODELS = {
+    "075_bread": {index: bread("golden brown") for index in (0, 1, 3, 5, 6)},
+    "076_breadbasket": row(bread_basket, "beige", "beige", "light brown", "brown", "light brown"),
+    "106_skillet": row(skillet, "dark gray", "black", "black", "dark gray"),
+    "006_hamburg": {
+        index: burger("golden brown", ("reddish brown", "orange", "white")[index % 3]) for index in range(6)
+    },
+    "005_french-fries": {0: fries(), 1: fries()},
+    "008_tray": row(tray, "beige", "orange", "dark green", "brown"),
+}

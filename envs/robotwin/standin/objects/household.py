@@ -1,0 +1,119 @@
+"""Shoes, toys, and the boxes that things come in or are put into."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .model import FACING, LEFTWARDS, Model, both, down, row
+from .shapes import Point, box, cylinder, painted, solid, tub
+
+_BOTTOM = ((0, 0, 0), "down")
+_CUBE = ("red", "orange", "blue", "green", "white", "yellow")
+
+
+def shoe(upper: str, sole: str) -> Model:
+    """A child's shoe, its toe towards the robot, held by the upper behind the laces."""
+    toe = [
+        (x, y, z)
+        for y, half, high in ((-0.01, 0.025, 0.072), (-0.082, 0.021, 0.042))
+        for x in (-half, half)
+        for z in (0.022, high)
+    ]
+    parts = [
+        box(sole, (0.064, 0.18, 0.022)),
+        box(upper, (0.050, 0.095, 0.05), (0, 0.038, 0.022)),
+        solid(upper, toe),
+        box("white", (0.02, 0.03, 0.004), (0, 0.01, 0.071)),
+    ]
+    return Model(parts, both((0, 0.03, 0.055)), [_BOTTOM], FACING)
+
+
+def shoe_box() -> Model:
+    """An open box for two shoes side by side; place 0 is the half towards the robot."""
+    parts = tub("orange", (0.26, 0.19, 0.05), 0.004)
+    return Model(parts, [down((0, 0, 0.05))], [((0, -0.04, 0.004), "down"), ((0, 0.04, 0.004), "down")], LEFTWARDS)
+
+
+def plastic_box(colour: str) -> Model:
+    """A shallow open box for two cans; place 0 is its right half, place 1 its left."""
+    parts = tub(colour, (0.24, 0.13, 0.035), 0.004, flare=0.006)
+    return Model(parts, [down((0, 0, 0.035))], [((0.06, 0, 0.004), "up"), ((-0.06, 0, 0.004), "up")])
+
+
+def carton(colour: str, size: Point, lid: str = "white") -> Model:
+    """A small carton or a solid block, gripped across x."""
+    width, depth, height = size
+    parts = [box(colour, size), painted(box(lid, (width - 0.012, depth - 0.012, 0.001), (0, 0, height)))]
+    return Model(parts, both((0, 0, max(0.031, height - 0.025))), [_BOTTOM])
+
+
+def toy_car(colour: str) -> Model:
+    """A toy car, driving away from the robot."""
+    parts = [
+        box(colour, (0.040, 0.085, 0.018), (0, 0, 0.007)),
+        solid(
+            colour,
+            [
+                (x, y, z)
+                for z, ys in ((0.025, (-0.03, 0.022)), (0.042, (-0.02, 0.01)))
+                for y in ys
+                for x in (-0.018, 0.018)
+            ],
+        ),
+    ]
+    wheels = [(x, y) for x in (-0.023, 0.017) for y in (-0.026, 0.026)]
+    parts += [cylinder("black", 0.009, 0.006, (x, y, 0.009), "x") for x, y in wheels]
+    return Model(parts, both((0, 0, 0.032)), [_BOTTOM])
+
+
+def puzzle_cube(turn: int) -> Model:
+    """A cube with nine stickers a side; ``turn`` says which colours are seen."""
+    side, step, sticker = 0.050, 0.016, 0.014
+    parts = [box("black", (side, side, side))]
+    for number, (axis, sign) in enumerate(((2, 1), (0, 1), (0, -1), (1, 1), (1, -1))):
+        colour = _CUBE[(number + turn) % len(_CUBE)]
+        size = np.insert([sticker, sticker], axis, 0.0006)
+        for u in (-step, 0, step):
+            for v in (-step, 0, step):
+                x, y, z = np.insert([u, v], axis, sign * side / 2)
+                at = (x, y, z + side / 2 - size[2] / 2)
+                parts.append(painted(box(colour, (size[0], size[1], size[2]), at)))
+    return Model(parts, both((0, 0, 0.032)), [_BOTTOM])
+
+
+def soap(colour: str) -> Model:
+    """A bar of soap with bevelled edges."""
+    corners = [
+        (x * (0.026 - inset), y * (0.042 - inset), z)
+        for z, inset in ((0, 0.004), (0.006, 0), (0.020, 0), (0.026, 0.004))
+        for x in (-1, 1)
+        for y in (-1, 1)
+    ]
+    return Model([solid(colour, corners)], both((0, 0, 0.032)), [_BOTTOM])
+
+
+_SHOES = (("black", "white"), ("white", "light gray"), ("white", "brown"), ("white", "black"), ("green", "beige"))
+_SHOES += (("brown", "black"), ("blue", "white"), ("light brown", "brown"), ("red", "white"), ("white", "light gray"))
+_TEA, _COFFEE, _WOOD = (0.054, 0.075, 0.06), (0.052, 0.08, 0.07), (0.045, 0.075, 0.04)
+MODELS = {
+    "041_shoe": {index: shoe(*colours) for index, colours in enumerate(_SHOES)},
+    "007_shoe-box": {0: shoe_box()},
+    "062_plasticbox": {3: plastic_box("light blue"), 5: plastic_box("blue")},
+    "057_toycar": row(toy_car, "blue", "blue", "pink", "green", "blue", "teal"),
+    "073_rubikscube": row(puzzle_cube, 0, 1, 2),
+    "086_woodenblock": row(
+        lambda colour: carton(colour, _WOOD, colour), "brown", "light brown", "orange", "light brown", "brown"
+    ),
+    "107_soap": row(soap, "yellow", "light gray", "blue", "brown"),
+    "112_tea-box": row(lambda colour: carton(colour, _TEA), "green", "red", "black", "yellow", "beige", "beige"),
+    "113_coffee-box": row(
+        lambda colour: carton(colour, _COFFEE),
+        "brown",
+        "light brown",
+        "white",
+        "brown",
+        "light brown",
+        "red",
+        "light brown",
+    ),
+}
