@@ -9,9 +9,11 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from . import upstream
+from .. import SuiteUnavailable
 from .simulator import CAMERAS, CONTROL_TICKS, TICK_NS, Simulator
 from .tasks import INIT_STATES, Task, array_digest, tasks_of
+from .upstream import MEND
+from .verify import task_problems, usable
 
 PROTOCOLS = {  # who evaluates so: step limits by suite
     "openpi": {"libero_spatial": 220, "libero_object": 280, "libero_goal": 300, "libero_10": 520, "libero_90": 400},
@@ -86,7 +88,7 @@ class Libero(gymnasium.Env[dict[str, Any], np.ndarray]):
         self.cameras_on = True  # False: images come back black, because nobody will look at them
         self.sampled_starts = False  # True: starts are drawn from the task's regions, as training does
         self.time_ns = 0
-        self._upstream = upstream.load()
+        self._upstream = usable()
         self._simulator: Simulator | None = None
         self._init_states = np.empty((0, 0))
         self._expert: Any = None
@@ -165,7 +167,7 @@ class Libero(gymnasium.Env[dict[str, Any], np.ndarray]):
         return self._running.state()
 
     def expert_chunk(self, horizon: int) -> np.ndarray:
-        """Returns the actions [horizon, 7] that the scripted expert would take from here; it sees the true state.
+        """Returns the actions float32 [horizon, 7] that the scripted expert, who sees the true state, would take.
 
         It acts on what its actions lead to, so more than one action are found by simulating them, and undoing that.
 
@@ -179,14 +181,14 @@ class Libero(gymnasium.Env[dict[str, Any], np.ndarray]):
             from .expert import make_expert
 
             self._expert = make_expert(simulator.problem)
-        actions = [self._expert.act()]
+        actions = [self._expert.act().astype(np.float32)]  # as the action space has them
         if horizon > 1:
             memo = self._expert.snapshot()
             with simulator.rolled_back():
                 for _ in range(horizon - 1):
                     simulator.advance(CONTROL_TICKS, actions[-1])
                     simulator.refresh()
-                    actions.append(self._expert.act())
+                    actions.append(self._expert.act().astype(np.float32))
             self._expert.restore(memo)
         return np.stack(actions)
 
@@ -222,6 +224,8 @@ class Libero(gymnasium.Env[dict[str, Any], np.ndarray]):
         """Returns the task's simulator; there is never more than one, because each takes 2 GB."""
         if self._simulator is None or self._simulator.task != task:
             self.close()
+            if problems := task_problems(self._upstream, task):
+                raise SuiteUnavailable(f"{problems[0]}; {MEND}")
             self._init_states = self._upstream.init_states(task)
             self._simulator = Simulator(self._upstream, task)
         return self._simulator

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import mujoco
 import numpy as np
 
+from .. import SuiteUnavailable
 from .tasks import Task
-from .upstream import Upstream
+from .upstream import MEND, Upstream
 
 TICK_NS = 2_000_000
 CONTROL_TICKS = 25  # 20 Hz
@@ -153,7 +155,11 @@ class Simulator:
         renderer = self._renderer
         if renderer is None or renderer.height != size:
             self._close_renderer()
-            renderer = self._renderer = mujoco.Renderer(self.model, size, size)
+            try:
+                renderer = self._renderer = mujoco.Renderer(self.model, size, size)
+            except mujoco.FatalError as error:
+                backend = os.environ.get("MUJOCO_GL")
+                raise SuiteUnavailable(f"MuJoCo cannot draw with MUJOCO_GL={backend} ({error}); {MEND}") from error
         renderer.update_scene(self.data, CAMERAS[camera], self._visible)
         return renderer.render()
 

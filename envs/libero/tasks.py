@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-TABLE = Path(__file__).with_name("tasks.json")  # written by tools/libero_tasks.py
+SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
+TABLE = Path(__file__).with_name("tasks.json")  # written by tools/libero_manifest.py
 INIT_STATES = 50
 
 
@@ -40,9 +41,9 @@ def tasks_of(suite: str) -> dict[str, Task]:
     Raises:
         ValueError: There is no such suite.
     """
+    if suite not in SUITES:
+        raise ValueError(f"unknown LIBERO suite {suite!r}; the suites are {', '.join(SUITES)}")
     table = json.loads(TABLE.read_text(encoding="utf-8"))
-    if suite not in table:
-        raise ValueError(f"unknown LIBERO suite {suite!r}; the suites are {', '.join(table)}")
     return {row["name"]: Task(suite, **row) for row in table[suite]}
 
 

@@ -156,19 +156,29 @@ def _configure_without_asking() -> None:
     os.environ["LIBERO_CONFIG_PATH"] = str(folder)
 
 
+def _latin1(text: str, encoding: str) -> bytes:
+    """How the older pickle protocols write the bytes of an array."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"{encoding!r} is not the encoding of an array's bytes")
+    return text.encode(encoding)
+
+
 class _ArraysOnly(pickle.Unpickler):
     """Unpickles numpy arrays and nothing else: a pickle may otherwise run any code."""
 
-    _ALLOWED = {("numpy", "ndarray"), ("numpy", "dtype")} | {
-        (f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")
+    _RECONSTRUCT = np.empty(0).__reduce__()[0]
+    _KNOWN = {
+        ("numpy", "ndarray"): np.ndarray,
+        ("numpy", "dtype"): np.dtype,
+        ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,  # as numpy 1 calls it
+        ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
+        ("_codecs", "encode"): _latin1,
     }
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self._ALLOWED:
+        if (module, name) not in self._KNOWN:
             raise pickle.UnpicklingError(f"{module}.{name} is no part of an array")
-        if name == "_reconstruct":
-            return np._core.multiarray._reconstruct  # type: ignore[attr-defined]
-        return getattr(np, name)
+        return self._KNOWN[module, name]
 
 
 def _torch_array(path: Path) -> np.ndarray:
