@@ -7,6 +7,6 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Returns the folder for what is built once a machine: ``$REPLAN_CACHE``, or ``~/.cache/replan``. It may not exist."""
+    """Returns the folder for what is built once a machine: ``$REPLAN_CACHE``, or ``~/.cache/replan``."""
     named = os.environ.get("REPLAN_CACHE")
     return Path(named).expanduser() if named else Path.home() / ".cache" / "replan"

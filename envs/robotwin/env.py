@@ -36,7 +36,7 @@ class RoboTwin(gymnasium.Env[dict[str, Any], np.ndarray]):
 
     Args:
         action: ``qpos`` or ``ee``.
-        instructions: Which of upstream's sentences are used: ``unseen`` (its evaluation's) or ``seen`` (its training's).
+        instructions: Which of upstream's sentences: ``unseen`` (its evaluation's) or ``seen`` (its training's).
         render_mode: ``rgb_array``, or None.
 
     Raises:
@@ -110,7 +110,7 @@ class RoboTwin(gymnasium.Env[dict[str, Any], np.ndarray]):
         draw = int(np.random.default_rng([seed, scene]).integers(2**31))
         self._instruction = self._world.instruction(self.instructions, draw)
         manifest = {
-            # The number that the scene is drawn with, not the state computed from it: rounding differs between machines.
+            # What the scene is drawn from, not the state computed from it: rounding differs between machines.
             "init_state": _digest(task, scene),
             "fixtures": _digest(self._opened.fingerprint),
             "instruction": self._instruction,

@@ -1,7 +1,7 @@
 """A motion planner without CUDA, with the interface that RoboTwin's task code asks its planners for.
 
 Upstream plans with cuRobo, which needs an NVIDIA GPU. This one asks the Pinocchio that comes with SAPIEN for joint
-angles that reach the pose, and toppra for the fastest timing of the straight way there in joint space. It is
+angles that reach the pose, and goes there on the straight way in joint space, as fast as upstream's limits allow. It is
 deterministic, and it does not look at obstacles.
 
 The file is also run by the user's own interpreter (see ``world.py``), so it imports nothing of this project.
@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-VERSION = 1  # seeds that the expert can solve are stored for one version; raise it when plans change
+VERSION = 2  # seeds that the expert can solve are stored for one version; raise it when plans change
 STEP = 1 / 250  # seconds between points of a plan: RoboTwin's physics step
-LIMIT = 1.0  # rad/s and rad/s^2 of every joint: what upstream's timing uses
+SPEED = 1.0  # rad/s of every joint: what upstream's timing uses
+ACCELERATION = 1.0  # rad/s^2
 GRIPPER_STEPS = 200
 _TRIES = 12  # starts of the search for joint angles; the first is where the arm is
 _NEAR = 1.2  # radians: an answer that turns no joint further is taken at once
@@ -75,31 +76,36 @@ class CpuPlanner:
             "result": np.linspace(now, target, GRIPPER_STEPS),
         }
 
-    def TOPP(self, path: Any, step: float = STEP, verbose: bool = False) -> tuple[Any, ...]:  # noqa: N802 (upstream's)
-        """Times a way through joint space, from rest to rest.
+    def TOPP(self, path: Any, step: float = STEP, verbose: bool = False) -> tuple[Any, ...]:
+        """Times a straight way through joint space [2, d], from rest to rest, as fast as the limits allow.
+
+        Upstream asks the library toppra, which optimises the timing of any curve. All of its ways are straight, and on
+        those the joint that goes farthest decides: it speeds up, goes on at full speed and slows down.
 
         Returns:
             Times [n], positions [n, d], velocities [n, d], accelerations [n, d] and the duration in seconds.
 
         Raises:
-            ValueError: The way has no length, or cannot be timed.
+            ValueError: The way is not two points, or has no length.
         """
-        import toppra
-        from toppra import algorithm, constraint
-
         points = np.asarray(path, float)
-        moved = np.r_[True, np.abs(np.diff(points, axis=0)).max(axis=1) > 1e-6]
-        points = points[moved]
-        if len(points) < 2:
+        if len(points) != 2:
+            raise ValueError(f"the way must have two points, got {len(points)}")
+        start, turn = points[0], points[1] - points[0]
+        far = float(np.abs(turn).max())
+        if far < 1e-6:
             raise ValueError("the way has no length")
-        bounds = np.tile([-LIMIT, LIMIT], (points.shape[1], 1))
-        limits = [constraint.JointVelocityConstraint(bounds), constraint.JointAccelerationConstraint(bounds)]
-        way = toppra.SplineInterpolator(np.linspace(0, 1, len(points)), points)
-        timed = algorithm.TOPPRA(limits, way, parametrizer="ParametrizeConstAccel").compute_trajectory()
-        if timed is None:
-            raise ValueError("the way cannot be timed")
-        times = np.linspace(0, timed.duration, max(2, int(timed.duration / step)))
-        return times, timed(times), timed(times, 1), timed(times, 2), timed.duration
+        peak = min(SPEED, np.sqrt(far * ACCELERATION))
+        ramp, duration = peak / ACCELERATION, far / peak + peak / ACCELERATION
+        times = np.linspace(0, duration, max(2, int(duration / step)))
+        left = duration - times
+        rising, falling = times < ramp, left < ramp
+        gone = np.where(rising, ACCELERATION * times**2 / 2, peak * (times - ramp / 2))
+        gone = np.where(falling, far - ACCELERATION * left**2 / 2, gone)
+        pace = np.minimum(np.minimum(times, left) * ACCELERATION, peak)
+        push = ACCELERATION * (rising & ~falling) - ACCELERATION * (falling & ~rising)
+        share = turn / far
+        return times, start + np.outer(gone, share), np.outer(pace, share), np.outer(push, share), float(duration)
 
     def _reach(self, pose: Any, start: np.ndarray) -> np.ndarray | None:
         """Returns angles of the arm [n] that put the link at the pose, near where it is now, or None."""

@@ -1,7 +1,7 @@
 """Which scenes a task is evaluated on: the first that upstream's expert solves, found once and stored.
 
-Upstream looks for them during the evaluation, so that a policy's episodes depend on a planner. Here they are a file, with
-a fingerprint of everything that decides which scenes those are.
+Upstream looks for them during the evaluation, so that a policy's episodes depend on a planner. Here they are a file,
+with a fingerprint of everything that decides which scenes those are.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FIRST = 100_000  # where the search starts, as upstream's does
 TRAINING = 1_000_000  # scenes from here on are for training; no evaluated scene lies there
 MEND = "run `replan setup robotwin --seeds` to find them again (some two seconds a scene)"
-_PACKAGES = ("rlinf-robotwin-runtime", "sapien", "toppra")
+_PACKAGES = ("rlinf-robotwin-runtime", "sapien")
 
 
 def fingerprint(assets: str) -> dict[str, str]:

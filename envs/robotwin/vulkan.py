@@ -122,7 +122,7 @@ def _unpack(cache: Path) -> None:
 
 
 def _download(scratch: Path) -> Path:
-    """Fetches the driver's package from the machine's own mirror with its own lists, and returns where it lies unpacked."""
+    """Fetches the driver's package from the machine's own mirror, and returns where it lies unpacked."""
     for folder in ("lists/partial", "cache/archives/partial"):
         (scratch / folder).mkdir(parents=True)
     sources = scratch / "sources.list"

@@ -3,14 +3,15 @@
 The file runs in two places: in our process, on the published wheel (stand-in assets), and in the user's own
 interpreter (real assets; see ``bridge.py``). It therefore imports numpy, upstream, and nothing of this project.
 
-Upstream draws from the global generators of numpy and torch and prints as it goes. Here it draws from streams of its own
-which are put in place for each call and taken out again, and nothing that it prints is shown.
+Upstream draws from the global generators of numpy and torch and prints as it goes. Here it draws from streams of its
+own, which are put in place for each call and taken out again, and nothing that it prints is shown.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import io
 import os
 import random  # noqa: TID251 - upstream draws from the global stream, which is put back as it was found
@@ -184,8 +185,8 @@ class World:
         Args:
             every: Physics ticks between two looks.
             draw: Whether observations have pictures.
-            watch: Called before the expert starts, after every ``every`` ticks and when it is done, with the observation
-                and the joint targets float64 [14] that the robot holds then.
+            watch: Called before the expert starts, after every ``every`` ticks and when it is done, with the
+                observation and the joint targets float64 [14] that the robot holds then.
 
         Returns:
             Whether upstream calls it a success: all motions could be planned and the task is solved at the end.
@@ -244,7 +245,7 @@ class _Upstream:
         self._source = source
         with _stand_ins():
             self._envs = "robotwin.envs"
-            base = importlib.import_module(f"{self._envs}._base_task")
+            base: Any = importlib.import_module(f"{self._envs}._base_task")
             self._load = importlib.import_module("robotwin.config").load_task_config
             self.descriptions = importlib.import_module("robotwin.description").generate_episode_descriptions
             if source.planner == "cpu":
@@ -373,7 +374,7 @@ class _Streams:
 
     def __init__(self, seed: int = 0) -> None:
         self._python = random.Random(seed).getstate()
-        self._numpy = np.random.RandomState(seed).get_state()  # noqa: NPY002 - the kind of generator it stands for
+        self._numpy = np.random.RandomState(seed).get_state()
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:

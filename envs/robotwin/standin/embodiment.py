@@ -164,7 +164,7 @@ def _ignored_contacts() -> ET.Element:
             for second in range(first + 1, len(links)):
                 if second - first <= 2 or first >= wrist:
                     pair = {"link1": f"{side}_{link}", "link2": f"{side}_{links[second]}"}
-                    ET.SubElement(contacts, "disable_collisions", **pair, reason="Adjacent")
+                    ET.SubElement(contacts, "disable_collisions", {**pair, "reason": "Adjacent"})
     return contacts
 
 
@@ -202,17 +202,17 @@ def _inertia(link: ET.Element, inertial: ET.Element | None) -> None:
     ET.SubElement(made, "origin", xyz=position, rpy="0 0 0")
     ET.SubElement(made, "mass", value=mass)
     entries = {f"i{'xyz'[row]}{'xyz'[column]}": (row, column) for row in range(3) for column in range(row, 3)}
-    ET.SubElement(made, "inertia", **{name: f"{tensor[at]:.6g}" for name, at in entries.items()})
+    ET.SubElement(made, "inertia", {name: f"{tensor[at]:.6g}" for name, at in entries.items()})
 
 
 def _rotation(element: ET.Element) -> np.ndarray:
-    """Returns the rotation matrix [3, 3] of a body or geom; MuJoCo's Euler angles turn about the moving axes x, y, z."""
+    """Returns the rotation [3, 3] of a body or geom; MuJoCo's Euler angles turn about the moving axes x, y, z."""
     from transforms3d import euler, quaternions
 
     if element.get("quat"):
         return quaternions.quat2mat(_vector(element.get("quat")))
     if element.get("euler"):
-        return euler.euler2mat(*_vector(element.get("euler")), "rxyz")
+        return euler.euler2mat(*_vector(element.get("euler")), axes="rxyz")
     return np.eye(3)
 
 

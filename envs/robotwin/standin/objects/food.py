@@ -30,11 +30,11 @@ def bread_basket(colour: str) -> Model:
 def skillet(colour: str) -> Model:
     """A small frying pan, its handle towards the robot."""
     parts = [
-        cylinder(colour, 0.072, 0.006),
-        *wall(colour, 0.073, 0.080, 0.030, 0.004),
-        box(colour, (0.018, 0.13, 0.014), (0, -0.14, 0.022)),
+        cylinder(colour, 0.070, 0.003),
+        *wall(colour, 0.070, 0.080, 0.028, 0.003),
+        box(colour, (0.016, 0.12, 0.022), (0, -0.135, 0.016)),
     ]
-    return Model(parts, both((0, -0.155, 0.034)), [((0, 0, 0.006), "up")], BACKWARDS)
+    return Model(parts, both((0, -0.125, 0.036)), [((0, 0, 0.003), "up")], BACKWARDS)
 
 
 def burger(bun: str, filling: str) -> Model:
