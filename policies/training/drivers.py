@@ -27,7 +27,7 @@ BELT_SPEEDS = (5.0, 16.0)  # m/min; a little beyond what is evaluated
 CONVEYOR_STEPS = 130
 STRIDE = 2  # control steps between two frames of one stretch
 SHAKE = 0.05  # rad, standard deviation
-SCRIPTED_TICKS = 25  # physics ticks of a scripted expert's motion that one action is to cover
+SCRIPTED_TICKS = 40  # physics ticks of a scripted expert's motion that one action is to cover
 SCRIPTED_WINDOW = 10  # actions of a chunk that a policy executes
 
 
