@@ -17,9 +17,11 @@ from typing import Any
 import click
 
 from ..results.store import StoreError
+from .commands import BadNews
 from .commands.board import board
 from .commands.envs import envs
 from .commands.evaluate import evaluate
+from .commands.setup import doctor, setup
 from .commands.training import collect, train, train_draft
 
 
@@ -28,7 +30,7 @@ def replan() -> None:
     """Make the replanning round of vision-language-action robots fast, and measure what that costs."""
 
 
-for command in (evaluate, board, envs, collect, train, train_draft):
+for command in (evaluate, board, envs, setup, doctor, collect, train, train_draft):
     replan.add_command(command)
 
 
@@ -57,6 +59,9 @@ def _run(arguments: list[str]) -> tuple[int, dict[str, Any]]:
     except click.Abort as error:
         click.echo("interrupted; the same command resumes", err=True)
         return 130, _told(error, "interrupted")
+    except BadNews as error:
+        click.echo(f"error: {error}", err=True)
+        return 1, {**error.result, **_told(error, str(error))}
     except (ValueError, StoreError) as error:
         click.echo(f"error: {error}", err=True)
         return 2, _told(error, str(error))

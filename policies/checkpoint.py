@@ -29,13 +29,27 @@ class Header:
         kind: ``pi0`` or ``flash-draft``.
         config: Configuration of the module, as plain values.
         processor: The policy's conventions, as plain values; empty for a draft.
-        card: How it was made and what a reader of its results must know: ``marks``, ``trained_on``, ``command`` ...
+        card: How it was made and what a reader of its results must know. Two entries have a meaning: ``marks``, which
+            go on every row, and ``suites``, which it was trained on; both are lists of texts.
+
+    Raises:
+        CheckpointError: A part has another type.
     """
 
     kind: str
     config: dict[str, Any]
     processor: dict[str, Any]
     card: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        """Refuses what a reader could not make sense of."""
+        for name in ("config", "processor", "card"):
+            if not isinstance(getattr(self, name), dict):
+                raise CheckpointError(f"{name} must be a table, got {getattr(self, name)!r}")
+        for name in ("marks", "suites"):
+            texts = self.card.get(name, [])
+            if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
+                raise CheckpointError(f"{name} in the card must be a list of texts, got {texts!r}")
 
 
 def save(path: Path, header: Header, module: nn.Module, dtype: torch.dtype = torch.float16) -> None:
@@ -77,7 +91,10 @@ def read_header(path: Path) -> Header:
         raise CheckpointError(f"{path} has a damaged header ({error})") from error
     if not isinstance(header, dict) or header.pop("format", None) != FORMAT:
         raise CheckpointError(f"{path} has another checkpoint format than {FORMAT}; write it again with this version")
-    return from_plain(Header, header)
+    try:
+        return from_plain(Header, header)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
 
 
 def load_weights(path: Path, module: nn.Module) -> None:

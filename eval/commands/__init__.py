@@ -5,6 +5,21 @@ A command returns a dictionary of plain values: what ``--json`` prints (see :mod
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 json_option = click.option("--json", is_flag=True, expose_value=False, help="End stdout with one line of JSON.")
+
+
+class BadNews(Exception):
+    """A command that did what it was asked to, and has nothing good to tell: exit code 1.
+
+    Attributes:
+        result: What ``--json`` prints besides the message.
+    """
+
+    def __init__(self, message: str, result: dict[str, Any] | None = None) -> None:
+        """See the class."""
+        super().__init__(message)
+        self.result = result or {}

@@ -75,6 +75,23 @@ def test_files_that_are_not_ours_are_refused(policy_file, tmp_path):
             load_policy(path)
 
 
+@pytest.mark.parametrize(
+    ("part", "value", "message"),
+    [
+        ("card", ["tiny"], r"card must be a table, got \('tiny',\)"),
+        ("card", {"marks": "tiny"}, "marks in the card must be a list of texts, got 'tiny'"),
+        ("card", {"suites": ["conveyor", 3]}, "suites in the card must be a list of texts"),
+        ("processor", None, "processor must be a table, got None"),
+    ],
+)
+def test_a_card_that_readers_would_misread_is_refused(policy_file, tmp_path, part, value, message):
+    tensors, metadata = parts(policy_file)
+    header = {**json.loads(metadata["replan"]), part: value}
+    path = write(tmp_path / "card.safetensors", tensors, {"replan": json.dumps(header)})
+    with pytest.raises(CheckpointError, match=f"card.safetensors: {message}"):
+        read_header(path)
+
+
 def test_an_unknown_name_says_which_policies_there_are():
     with pytest.raises(CheckpointError, match="pi0-tinny.*bundled"):
         load_policy("pi0-tinny")
