@@ -5,10 +5,14 @@ PYTEST_ARGS ?=
 export OMP_NUM_THREADS ?= 1
 
 help:  ## Show this list
-	@grep -hE '^[a-z]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /\1\t/' | expand -t 8
+	@grep -hE '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 16
 
 setup:  ## Make .venv with everything in it (quick when nothing changed)
 	@tools/setup.sh
+
+setup-suites: setup  ## Also what LIBERO and RoboTwin need (some 500 MB; a repetition takes a minute)
+	.venv/bin/replan setup libero
+	.venv/bin/replan setup robotwin
 
 demo: setup  ## The main job: four methods on the same conveyor episodes, a table and a page
 	.venv/bin/replan eval --suite conveyor --policy pi0-tiny --method dense,few_step,flash,dp_cache \
@@ -33,4 +37,4 @@ check: setup  ## Lint, format, types, spelling
 lock: setup  ## Resolve the newest allowed releases into requirements.lock and the suites' locks
 	tools/lock.sh
 
-.PHONY: help setup demo reference test check lock
+.PHONY: help setup setup-suites demo reference test check lock

@@ -5,6 +5,7 @@ Graphics drivers and simulators take their process down when they fail, so every
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -120,9 +121,16 @@ def attempt(trial: Trial, suite: str = "") -> str | None:
     Returns:
         None if it works, else the last thing that was said, or the signal that ended the process.
     """
+    from ..envs import opengl
+
     command = [sys.executable, "-c", trial.code, suite]
+    environment = dict(os.environ)
+    if environment.get("MUJOCO_GL") == opengl.chosen:  # to be chosen again: something may just have been installed
+        environment.pop("MUJOCO_GL", None)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, errors="replace", timeout=TIMEOUT
+        )
     except subprocess.TimeoutExpired:
         return f"no answer within {TIMEOUT} s"
     if done.returncode == 0:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Sets the project up on a bare machine: .venv with the locked packages, the project itself in editable mode, and a
-# software OpenGL for MuJoCo's cameras. Does nothing when nothing changed since the last time.
+# software OpenGL for MuJoCo's cameras. Does nothing when nothing changed since the last time. The packages of other
+# suites than the conveyor are `make setup-suites`.
 #
 #   PYTHON           interpreter to use (default: the first of python3.11 ... python3.13, python3, python3.10 that works)
 #   TORCH_INDEX_URL  package index to take torch from. Without an NVIDIA GPU, set it to the CPU index that PyTorch's
@@ -70,30 +71,8 @@ else
 fi
 PYTHONWARNINGS=ignore "${pip[@]}" install --no-deps --no-build-isolation --editable .
 
-# 4. OpenGL, the one that the program would choose. What counts is that MuJoCo draws with it.
-draws() {
-    .venv/bin/python - >/dev/null 2>&1 <<'PYTHON'
-import replan.envs
-import mujoco
-
-model = mujoco.MjModel.from_xml_string("<mujoco><worldbody><light/><geom size='1'/></worldbody></mujoco>")
-data = mujoco.MjData(model)
-mujoco.mj_forward(model, data)
-renderer = mujoco.Renderer(model, 16, 16)
-renderer.update_scene(data)
-assert renderer.render().any()
-renderer.close()
-PYTHON
-}
-if ! draws; then
-    # The smallest sets that work on a bare system. Distributions with Mesa 25.1 or newer have no OSMesa any more.
-    gl=(libosmesa6)
-    if [ -e /dev/nvidiactl ] || ! apt-cache show libosmesa6 >/dev/null 2>&1; then
-        gl=(libegl1 libopengl0 libgl1-mesa-dri)
-    fi
-    system_packages "MuJoCo cannot draw: no OpenGL for it" "${gl[@]}"
-    draws || fail "MuJoCo still cannot draw. See why: .venv/bin/python -c 'import mujoco; mujoco.GLContext(8, 8)', with MUJOCO_GL=osmesa or egl"
-fi
+# 4. OpenGL: what counts is that MuJoCo draws with it
+.venv/bin/replan setup conveyor
 
 printf '%s' "$state" >"$stamp"
 say "done"

@@ -60,6 +60,15 @@ def test_drawing_is_tried_with_the_backend_that_was_chosen(monkeypatch):
     assert "nonsense" in (attempt(probes.DRAWING) or "")
 
 
+def test_backend_is_chosen_anew_unless_the_user_chose(monkeypatch):
+    print_it = Trial("import os, sys; sys.exit(os.environ.get('MUJOCO_GL', 'free'))")
+    monkeypatch.setenv("MUJOCO_GL", "egl")
+    monkeypatch.setattr("replan.envs.opengl.chosen", "egl")  # when only EGL was there
+    assert attempt(print_it) == "free"
+    monkeypatch.setattr("replan.envs.opengl.chosen", None)
+    assert attempt(print_it) == "egl"
+
+
 def test_a_suite_is_tried_whole():
     assert attempt(probes.PLAYING, "conveyor") is None
     assert "KeyError" in (attempt(probes.PLAYING, "no such suite") or "")
