@@ -7,7 +7,6 @@ import os
 import sys
 from pathlib import Path
 
-
 chosen: str | None = None  # what choose() set, None where the user did
 
 
