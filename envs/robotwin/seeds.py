@@ -7,7 +7,6 @@ with a fingerprint of everything that decides which scenes those are.
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -15,26 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import SuiteUnavailable
-from . import planner
 from .tasks import COUNT, STORED
 
 if TYPE_CHECKING:
+    from .bridge import RemoteWorld
     from .world import World
 
 FIRST = 100_000  # where the search starts, as upstream's does
 TRAINING = 1_000_000  # scenes from here on are for training; no evaluated scene lies there
-MEND = "run `replan setup robotwin --seeds` to find them again (some two seconds a scene)"
-_PACKAGES = ("rlinf-robotwin-runtime", "sapien")
-
-
-def fingerprint(assets: str) -> dict[str, str]:
-    """Returns what decides which scenes the expert solves on the wheel's code.
-
-    Args:
-        assets: Digest of the asset tree.
-    """
-    versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
-    return {"assets": assets, **versions, "planner": str(planner.VERSION)}
+MEND = "run `replan setup robotwin`; if that does not help, `replan setup robotwin --seeds` finds them again"
 
 
 def cached(cache: Path, key: Mapping[str, str]) -> Path:
@@ -43,22 +31,24 @@ def cached(cache: Path, key: Mapping[str, str]) -> Path:
     return cache / "robotwin" / f"seeds-{short}.json"
 
 
-def load(key: Mapping[str, str], cache: Path) -> dict[str, list[int]]:
-    """Returns the scenes of each task: those that came with the package, or those found on this machine.
+def load(key: Mapping[str, str], cache: Path, task: str) -> list[int]:
+    """Returns the scenes of a task: those that came with the package, or those found on this machine.
 
     Raises:
         SuiteUnavailable: Neither were found with these assets and versions.
     """
-    for path in (STORED, cached(cache, key)):
-        stored = _read(path)
-        if stored["fingerprint"] == dict(key):
-            return stored["tasks"]
-    found = _read(STORED)["fingerprint"]
-    differing = ", ".join(f"{k} {v} (stored: {found.get(k, 'none')})" for k, v in key.items() if found.get(k) != v)
-    raise SuiteUnavailable(f"the stored scenes do not belong to {differing}; {MEND}")
+    stored = _read(STORED)
+    for found in (stored, _read(cached(cache, key))):
+        if found["fingerprint"] == dict(key) and task in found["tasks"]:
+            return found["tasks"][task]
+    theirs = stored["fingerprint"]
+    differing = [
+        f"{name} {value} (stored: {theirs.get(name)})" for name, value in key.items() if theirs.get(name) != value
+    ]
+    raise SuiteUnavailable(f"no scenes of {task} are stored for {', '.join(differing) or 'these assets'}; {MEND}")
 
 
-def search(world: World, task: str, count: int = COUNT, first: int = FIRST) -> list[int]:
+def search(world: World | RemoteWorld, task: str, count: int = COUNT, first: int = FIRST) -> list[int]:
     """Returns the first ``count`` scenes from ``first`` on that upstream's expert solves.
 
     Raises:
@@ -72,7 +62,7 @@ def search(world: World, task: str, count: int = COUNT, first: int = FIRST) -> l
             world.reset(task, seed)
         except UnstableScene:
             continue
-        if world.demonstrate(10**9, False, lambda observation, target: None):
+        if world.demonstrate(every=0):
             solved.append(seed)
         if len(solved) == count:
             return solved
@@ -80,7 +70,11 @@ def search(world: World, task: str, count: int = COUNT, first: int = FIRST) -> l
 
 
 def compute(
-    world: World, key: Mapping[str, str], tasks: Iterable[str], path: Path, say: Callable[[str], None] = print
+    world: World | RemoteWorld,
+    key: Mapping[str, str],
+    tasks: Iterable[str],
+    path: Path,
+    say: Callable[[str], None] = print,
 ) -> None:
     """Finds the scenes of each task and stores them; tasks that the file has for the same fingerprint are kept."""
     stored = _read(path)

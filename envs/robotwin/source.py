@@ -1,21 +1,28 @@
-"""Opening a world: on the stand-in assets in this process."""
+"""Opening a world: on the stand-in assets in this process, or on the user's own assets in another."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
+import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from .. import SuiteUnavailable
 from . import seeds, vulkan
+from .bridge import RemoteWorld, SimulatorError
 from .cache import cache_folder
 from .standin import build
 from .standin.embodiment import NAME
-from .tasks import standin_tasks
-from .world import NoRenderer, Source, World
+from .tasks import TASKS, standin_tasks
+from .upstream import NoRenderer, Source
+from .world import World
 
-RUNTIME = "rlinf-robotwin-runtime"
-INSTALL = "pip install --no-deps rlinf-robotwin-runtime==0.1.3 gym-aloha==0.1.5"
+ROOT, PYTHON = "REPLAN_ROBOTWIN_ROOT", "REPLAN_ROBOTWIN_PYTHON"  # environment variables
+PLANNERS = ("upstream", "cpu")
+_LAYOUTS = ("env_cfg/task_config", "task_config")  # of a checkout, since August 2026 and before
+_ASSETS = ("objects", "embodiments")
 
 
 @dataclass(frozen=True)
@@ -25,12 +32,12 @@ class Opened:
     Attributes:
         world: The world.
         tasks: Tasks that it has.
-        fingerprint: What decides how a scene looks and whether the expert solves it.
+        fingerprint: What decides how a scene evolves and whether the expert solves it.
         assets: What a reader has to know about the assets and how they are drawn.
         cache: Folder in which scenes may be stored that were found on this machine.
     """
 
-    world: World
+    world: World | RemoteWorld
     tasks: tuple[str, ...]
     fingerprint: dict[str, str]
     assets: str
@@ -40,13 +47,13 @@ class Opened:
         """Returns the stored scenes of a task.
 
         Raises:
-            SuiteUnavailable: They belong to other assets or versions.
+            SuiteUnavailable: There are none for these assets and versions.
         """
-        return seeds.load(self.fingerprint, self.cache)[task]
+        return seeds.load(self.fingerprint, self.cache, task)
 
 
 def open_standin() -> Opened:
-    """Opens upstream's code from its wheel on the asset tree that `replan setup robotwin` builds.
+    """Opens upstream's code from its wheel on the asset tree that ``replan setup robotwin`` builds.
 
     Raises:
         SuiteUnavailable: A package, the tree or a Vulkan device is missing.
@@ -56,17 +63,74 @@ def open_standin() -> Opened:
     digest = build.digest(place)
     vulkan.activate(cache)
     try:
-        fingerprint = seeds.fingerprint(digest)
-        world = World(Source(str(place), NAME, planner="cpu", rasterise=True))
-    except importlib.metadata.PackageNotFoundError as error:
-        raise SuiteUnavailable(
-            f"{error.name} is not installed; run `{INSTALL}` and `pip install 'replan[robotwin]'`"
-        ) from None
-    except ImportError as error:
-        raise SuiteUnavailable(
-            f"RoboTwin cannot be imported ({error}); run `pip install 'replan[robotwin]'`"
-        ) from error
+        world = World(Source(str(place), robot=NAME, planner="cpu", rasterise=True))
+    except (ImportError, importlib.metadata.PackageNotFoundError) as error:
+        raise SuiteUnavailable(f"RoboTwin's task code cannot be imported ({error}); {build.MEND}") from error
     except NoRenderer as error:
         raise SuiteUnavailable(f"SAPIEN finds no Vulkan device ({error}); {vulkan.MEND}") from None
     assets = f"stand-in {digest[:12]}, rasterised, point lights without shadows"
-    return Opened(world, standin_tasks(), fingerprint, assets, cache)
+    return Opened(world, standin_tasks(), {"assets": digest, **world.versions()}, assets, cache)
+
+
+def open_real(root: str | None, python: str | None, planner: str, config: str) -> Opened:
+    """Opens the user's RoboTwin in its own interpreter.
+
+    Args:
+        root: A checkout with its assets, or a folder with assets for the wheel's code; None takes it from the
+            environment variable ``REPLAN_ROBOTWIN_ROOT``.
+        python: Interpreter with upstream's packages; None takes it from ``REPLAN_ROBOTWIN_PYTHON``, or else this one.
+        planner: ``upstream`` or, where there is no CUDA, ``cpu``.
+        config: Upstream's task configuration.
+
+    Raises:
+        SuiteUnavailable: The folder, the interpreter, a package or a Vulkan device is missing.
+        ValueError: The planner or the configuration is unknown.
+    """
+    if planner not in PLANNERS:
+        raise ValueError(f"planner must be one of {', '.join(PLANNERS)}, got {planner!r}")
+    named = root or os.environ.get(ROOT)
+    if not named:
+        raise SuiteUnavailable(f"name the folder of your RoboTwin: `--set root=...`, or the variable {ROOT}")
+    place = Path(named).expanduser().resolve()
+    checkout = (place / "envs" / "_base_task.py").is_file()
+    missing = [name for name in _ASSETS if not (place / "assets" / name).is_dir()]
+    if missing:
+        raise SuiteUnavailable(
+            f"{place / 'assets'} has no folder {missing[0]}; download RoboTwin's assets into it as upstream documents"
+        )
+    if checkout and not any((place / layout / f"{config}.yml").is_file() for layout in _LAYOUTS):
+        raise ValueError(f"{place} has no task configuration {config!r} (looked in {', '.join(_LAYOUTS)})")
+    cache = cache_folder()
+    vulkan.activate(cache)
+    interpreter = python or os.environ.get(PYTHON) or sys.executable
+    try:
+        world = RemoteWorld(Source(str(place), checkout, config=config, planner=planner), interpreter)
+    except ImportError as error:
+        raise SuiteUnavailable(
+            f"{interpreter} cannot import RoboTwin ({error}); name the interpreter that can: `--set python=...`, or "
+            f"the variable {PYTHON}"
+        ) from None
+    except (NoRenderer, SimulatorError) as error:
+        raise SuiteUnavailable(f"RoboTwin cannot be started: {error}") from None
+    digest = _listing(place / "assets")
+    fingerprint = {"assets": digest, "code": _commit(place) if checkout else "wheel", "config": config}
+    return Opened(world, TASKS, {**fingerprint, **world.versions()}, f"real {digest[:12]}, {config}", cache)
+
+
+def _listing(assets: Path) -> str:
+    """Returns a digest of names and sizes: the files are too many gigabytes to read for each evaluation."""
+    total = hashlib.sha256()
+    for folder in _ASSETS:
+        for path in sorted(path for path in (assets / folder).rglob("*") if path.is_file()):
+            total.update(f"{path.relative_to(assets).as_posix()} {path.stat().st_size}\n".encode())
+    return total.hexdigest()
+
+
+def _commit(checkout: Path) -> str:
+    """Returns the commit that is checked out, or ``unknown``."""
+    head = checkout / ".git" / "HEAD"
+    try:
+        words = head.read_text(encoding="utf-8").split()
+        return words[0] if len(words) == 1 else (checkout / ".git" / words[1]).read_text(encoding="utf-8").strip()
+    except (OSError, IndexError):
+        return "unknown"

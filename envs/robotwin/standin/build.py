@@ -49,7 +49,7 @@ def build(cache: Path) -> Path:
         build_objects(assets / "objects")
         (assets / "background_texture").mkdir()  # upstream looks for the folder; its plain setting reads nothing in it
         files = {path.relative_to(root).as_posix(): _hash(path) for path in _files(root)}
-        manifest = {"digest": meaning(root), "files": files}
+        manifest = {"recipe": _recipe(), "digest": meaning(root), "files": files}
         (root / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         old = Path(scratch) / "old"
         if place.exists():
@@ -70,9 +70,11 @@ def verify(place: Path) -> str:
         The digest of what the files mean.
 
     Raises:
-        SuiteUnavailable: There is no tree, or it was changed since it was built.
+        SuiteUnavailable: There is no tree, another version built it, or it was changed since.
     """
     manifest = _manifest(place)
+    if manifest.get("recipe") != _recipe():
+        raise SuiteUnavailable(f"the stand-in asset tree in {place} was built by another version; {MEND}")
     for name, expected in manifest["files"].items():
         if not (place / name).is_file() or _hash(place / name) != expected:
             raise SuiteUnavailable(f"{place / name} is not what was built; {MEND} to build the tree again")
@@ -120,6 +122,14 @@ def _manifest(place: Path) -> dict[str, Any]:
         return json.loads((place / _MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise SuiteUnavailable(f"there is no stand-in asset tree in {place}; {MEND}") from None
+
+
+def _recipe() -> str:
+    """Returns a digest of the code that builds the tree."""
+    total = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        total.update(path.name.encode() + path.read_bytes())
+    return total.hexdigest()
 
 
 def _files(root: Path) -> list[Path]:

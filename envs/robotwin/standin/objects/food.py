@@ -28,13 +28,13 @@ def bread_basket(colour: str) -> Model:
 
 
 def skillet(colour: str) -> Model:
-    """A small frying pan, its handle towards the robot."""
+    """A small frying pan, its handle towards the robot and heavy enough to balance the pan."""
     parts = [
-        cylinder(colour, 0.070, 0.003),
-        *wall(colour, 0.070, 0.080, 0.028, 0.003),
-        box(colour, (0.016, 0.12, 0.022), (0, -0.135, 0.016)),
+        cylinder(colour, 0.062, 0.002),
+        *wall(colour, 0.062, 0.070, 0.026, 0.0025),
+        box(colour, (0.018, 0.115, 0.024), (0, -0.1225, 0.014)),
     ]
-    return Model(parts, both((0, -0.125, 0.036)), [((0, 0, 0.003), "up")], BACKWARDS)
+    return Model(parts, both((0, -0.105, 0.036)), [((0, 0, 0.002), "up")], BACKWARDS)
 
 
 def burger(bun: str, filling: str) -> Model:

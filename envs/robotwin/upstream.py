@@ -1,0 +1,244 @@
+"""Upstream's modules, from its wheel or from a checkout, and what their tasks are set up with.
+
+Like ``world.py``, this file also runs in the user's own interpreter. It imports numpy, upstream, and its siblings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import importlib.util
+import io
+import os
+import random  # noqa: TID251 - upstream draws from the global stream, which is put back as it was found
+import sys
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import planner
+
+WHEEL = "rlinf-robotwin-runtime"
+IMAGE = (240, 320, 3)
+_ABSENT = ("open3d", "mplib", "mplib.planner", "mplib.pymp", "mplib.sapien_utils", "huggingface_hub")
+
+
+class NoRenderer(RuntimeError):
+    """SAPIEN found nothing to draw with."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where upstream's code and assets are.
+
+    Attributes:
+        root: Folder that has ``assets/objects`` and ``assets/embodiments``.
+        checkout: The folder is a RoboTwin checkout whose code is to run; else the installed wheel's code runs.
+        robot: Name of the robot's folder in ``assets/embodiments``; None takes what the configuration says.
+        config: Name of upstream's task configuration.
+        planner: ``cpu`` (``planner.py``) or ``upstream``.
+        rasterise: Draw without ray tracing and without the shadows of point lights, as is always done on a processor.
+    """
+
+    root: str
+    checkout: bool = False
+    robot: str | None = None
+    config: str = "demo_clean"
+    planner: str = "upstream"
+    rasterise: bool = False
+
+
+class Upstream:
+    """Upstream's code, imported.
+
+    Args:
+        source: Where it and its assets are.
+
+    Raises:
+        ImportError: It, or something that it needs, cannot be imported.
+        NoRenderer: SAPIEN found nothing to draw with.
+    """
+
+    def __init__(self, source: Source) -> None:
+        """See the class."""
+        self._source, self._root = source, Path(source.root)
+        if source.checkout:  # its code opens files relative to its folder
+            os.chdir(source.root)
+            sys.path[:0] = [source.root, str(self._root / "description" / "utils")]
+        else:
+            os.environ["ASSETS_PATH"] = source.root  # read by the wheel's code wherever it opens a file
+        self._package = "envs" if source.checkout else "robotwin.envs"
+        with _stand_ins():
+            base: Any = importlib.import_module(f"{self._package}._base_task")
+            transforms: Any = importlib.import_module(f"{self._package}.utils.transforms")
+            writer = "generate_episode_instructions" if source.checkout else "robotwin.description"
+            self.descriptions: Callable[..., Any] = importlib.import_module(writer).generate_episode_descriptions
+        if source.planner == "cpu":
+            base.Robot = type("Robot", (base.Robot,), {"set_planner": planner.set_planner})
+        base.torch = types.SimpleNamespace(manual_seed=lambda seed: None)  # all it does is seed everybody's generator
+        _steady(transforms)
+        on_processor = _on_processor()
+        self._rasterise = source.rasterise or on_processor
+
+    def task(self, name: str) -> type[Any]:
+        """Returns the class of a task.
+
+        Raises:
+            ImportError: There is none of that name.
+        """
+        with _stand_ins():
+            upstream = getattr(importlib.import_module(f"{self._package}.{name}"), name)
+        return _drawn_on_demand(upstream, self._rasterise)
+
+    def arguments(self, task: str) -> dict[str, Any]:
+        """Returns what ``setup_demo`` takes, beside the seed."""
+        arguments = self._configuration(self._source.config)
+        named = arguments["embodiment"] if self._source.robot is None else [self._source.robot]
+        folders = [self._root / "assets" / "embodiments" / name for name in (named[0], named[len(named) // 2])]
+        robots = [_yaml(folder / "config.yml") for folder in folders]
+        for robot in robots:  # cameras that nobody reads are not drawn
+            views = robot["static_camera_list"]
+            robot["static_camera_list"] = [view for view in views if view["name"] == "head_camera"]
+        arguments.update(
+            task_name=task,
+            eval_mode=True,
+            need_plan=True,
+            render_freq=0,
+            save_freq=None,
+            save_data=False,
+            left_robot_file=f"{folders[0]}/",
+            right_robot_file=f"{folders[1]}/",
+            left_embodiment_config=robots[0],
+            right_embodiment_config=robots[1],
+            dual_arm_embodied=len(named) == 1,
+            head_camera_h=IMAGE[0],
+            head_camera_w=IMAGE[1],
+        )
+        if len(named) == 3:  # two robots of one arm, and the distance between them
+            arguments["embodiment_dis"] = named[2]
+        return arguments
+
+    def versions(self) -> dict[str, str]:
+        """Returns the versions of what decides how a scene evolves."""
+        found = {"sapien": importlib.metadata.version("sapien")}
+        if not self._source.checkout:
+            found[WHEEL] = importlib.metadata.version(WHEEL)
+        found["planner"] = f"cpu {planner.VERSION}" if self._source.planner == "cpu" else "upstream"
+        return found
+
+    def _configuration(self, name: str) -> dict[str, Any]:
+        if not self._source.checkout:
+            return importlib.import_module("robotwin.config").load_task_config(name)
+        layouts = ("env_cfg/task_config", "task_config")  # since August 2026, and before
+        return _yaml(next(path for at in layouts if (path := self._root / at / f"{name}.yml").is_file()))
+
+
+class Streams:
+    """States of the global generators of Python and numpy, for upstream alone.
+
+    torch has no part in it: its only use upstream is to be seeded, and that is taken out.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        """Starts both with the seed."""
+        self._python = random.Random(seed).getstate()
+        self._numpy = np.random.RandomState(seed).get_state()
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Puts them in the place of the caller's, and these back afterwards. Nothing that is printed is shown."""
+        callers = random.getstate(), np.random.get_state()  # noqa: NPY002
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)  # noqa: NPY002
+        try:
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                yield
+        finally:
+            self._python, self._numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+            random.setstate(callers[0])
+            np.random.set_state(callers[1])  # noqa: NPY002
+
+
+def _drawn_on_demand(upstream: type[Any], rasterise: bool) -> type[Any]:
+    """Returns upstream's task class with its drawing, and nothing else, in our hands."""
+
+    class Scene(upstream):
+        drawing = False
+
+        def setup_scene(self, **arguments: Any) -> None:
+            if not rasterise:
+                super().setup_scene(**arguments)
+                return
+            import sapien.render
+
+            names = [f"set_ray_tracing_{what}" for what in ("denoiser", "samples_per_pixel", "path_depth")]
+            found = {name: getattr(sapien.render, name) for name in names}
+            for name in found:  # the denoiser looks for a GPU when it is chosen
+                setattr(sapien.render, name, lambda value: None)
+            try:
+                super().setup_scene(**arguments)
+            finally:
+                for name, function in found.items():
+                    setattr(sapien.render, name, function)
+            sapien.render.set_camera_shader_dir("default")
+            for light in self.point_light_lst:  # their shadows take most of the time
+                light.shadow = False
+
+        def _update_render(self) -> None:
+            if self.drawing or self.crazy_random_light:  # such lights draw from the scene's stream at each tick
+                super()._update_render()
+
+        def get_obs(self) -> dict[str, Any]:
+            return super().get_obs() if self.drawing else {}
+
+    Scene.__name__ = upstream.__name__
+    return Scene
+
+
+def _steady(transforms: Any) -> None:
+    """Has upstream turn one direction into another in double precision.
+
+    In single precision the cosine of nearly equal directions comes out above 1, and the angle is no number.
+    """
+    turn = transforms.get_align_matrix
+    transforms.get_align_matrix = lambda start, end: turn(np.array(start, float), np.array(end, float))
+
+
+def _on_processor() -> bool:
+    """Whether SAPIEN draws on the processor."""
+    import sapien
+
+    try:
+        return not sapien.render.RenderSystem().device.is_cuda()
+    except RuntimeError as error:
+        raise NoRenderer(str(error)) from None
+
+
+@contextlib.contextmanager
+def _stand_ins() -> Iterator[None]:
+    """Lets upstream import what it never calls here, where that is not installed, and leaves no trace of it."""
+    missing = [name for name in _ABSENT if name not in sys.modules and not _installed(name)]
+    for name in missing:
+        module = types.ModuleType(name)
+        module.__dict__.update(snapshot_download=None, SapienPlanner=object, SapienPlanningWorld=object)
+        sys.modules[name] = module
+    try:
+        yield
+    finally:
+        for name in missing:
+            del sys.modules[name]
+
+
+def _installed(name: str) -> bool:
+    return importlib.util.find_spec(name.partition(".")[0]) is not None
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    import yaml
+
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
