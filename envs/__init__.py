@@ -16,6 +16,7 @@ from . import opengl
 from .libero.tasks import INIT_STATES as _LIBERO_INIT_STATES
 from .libero.tasks import tasks_of as _libero_tasks
 from .robotwin.tasks import COUNT as _ROBOTWIN_INIT_STATES
+from .robotwin.tasks import TASKS as _ROBOTWIN_TASKS
 from .robotwin.tasks import standin_tasks as _robotwin_tasks
 
 opengl.choose()
@@ -96,20 +97,38 @@ _LIBERO = tuple(
         ("libero_90", "replan/Libero90-v0"),
     )
 )
-_ROBOTWIN = Suite(
-    "robotwin",
-    "replan/RoboTwin-v0",
-    _robotwin_tasks(),
-    init_states=_ROBOTWIN_INIT_STATES,
-    cameras=("head", "left_wrist", "right_wrist"),
-    expert="scripted",
-    gripper=(6, 13),
-    absolute=True,
-    training={"instructions": "seen"},
-    settings={"action": str, "instructions": str},
-    marks=("stand-in assets: RoboTwin's task code on another robot and other objects; not for comparison with papers",),
+_ROBOTWIN = tuple(
+    Suite(
+        name,
+        env_id,
+        tasks,
+        init_states=_ROBOTWIN_INIT_STATES,
+        cameras=("head", "left_wrist", "right_wrist"),
+        expert="scripted",
+        gripper=(6, 13),
+        absolute=True,
+        training={"instructions": "seen"},
+        settings={"action": str, "instructions": str, **settings},
+        marks=marks,
+    )
+    for name, env_id, tasks, settings, marks in (
+        (
+            "robotwin",
+            "replan/RoboTwin-v0",
+            _robotwin_tasks(),
+            {},
+            ("stand-in assets: RoboTwin's task code on another robot and other objects; not for comparison with papers",),
+        ),
+        (
+            "robotwin-real",
+            "replan/RoboTwinReal-v0",
+            _ROBOTWIN_TASKS,
+            {"root": str, "python": str, "planner": str, "config": str},
+            (),
+        ),
+    )
 )
-SUITES = {suite.name: suite for suite in (*_CONVEYOR, *_LIBERO, _ROBOTWIN)}
+SUITES = {suite.name: suite for suite in (*_CONVEYOR, *_LIBERO, *_ROBOTWIN)}
 
 
 gymnasium.register("replan/ConveyorSorting-v0", "replan.envs.conveyor.env:ConveyorSorting")
@@ -118,4 +137,5 @@ gymnasium.register(
 )
 for _suite in _LIBERO:
     gymnasium.register(_suite.env_id, "replan.envs.libero.env:Libero", kwargs={"suite": _suite.name})
-gymnasium.register(_ROBOTWIN.env_id, "replan.envs.robotwin.env:RoboTwin")
+gymnasium.register("replan/RoboTwin-v0", "replan.envs.robotwin.env:RoboTwin")
+gymnasium.register("replan/RoboTwinReal-v0", "replan.envs.robotwin.env:RoboTwinReal")

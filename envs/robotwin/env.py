@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from .seeds import TRAINING
-from .source import Opened, open_standin
+from .source import Opened, open_real, open_standin
 from .tasks import COUNT
 from .world import CAMERAS, IMAGE, TICK_NS, UnstableScene
 
@@ -221,6 +221,42 @@ class RoboTwin(gymnasium.Env[dict[str, Any], np.ndarray]):
 
     def _observation(self) -> dict[str, Any]:
         return {**self._world.observe(self.cameras_on), "instruction": self._instruction}
+
+
+class RoboTwinReal(RoboTwin):
+    """RoboTwin on the user's own assets, run by the user's own interpreter. Everything else is :class:`RoboTwin`'s.
+
+    Args:
+        action: See :class:`RoboTwin`.
+        instructions: See :class:`RoboTwin`.
+        render_mode: See :class:`RoboTwin`.
+        root: A RoboTwin checkout with its assets, or a folder with assets for the wheel's code; None takes it from the
+            environment variable ``REPLAN_ROBOTWIN_ROOT``.
+        python: Interpreter that has upstream's packages; None takes it from ``REPLAN_ROBOTWIN_PYTHON``, or else this.
+        planner: ``upstream`` or, where there is no CUDA, ``cpu``.
+        config: Upstream's task configuration: ``demo_clean``, ``demo_randomized``, or one of the checkout's own.
+
+    Raises:
+        ValueError: A setting is unknown.
+        SuiteUnavailable: The folder, the interpreter, a package or a Vulkan device is missing.
+    """
+
+    def __init__(
+        self,
+        action: str = "qpos",
+        instructions: str = "unseen",
+        render_mode: str | None = None,
+        root: str | None = None,
+        python: str | None = None,
+        planner: str = "upstream",
+        config: str = "demo_clean",
+    ) -> None:
+        """See the class."""
+        self._where = (root, python, planner, config)
+        super().__init__(action, instructions, render_mode)
+
+    def _open(self) -> Opened:
+        return open_real(*self._where)
 
 
 def _digest(*parts: Any) -> str:

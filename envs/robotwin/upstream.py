@@ -68,6 +68,7 @@ class Upstream:
         """See the class."""
         self._source, self._root = source, Path(source.root)
         if source.checkout:  # its code opens files relative to its folder
+            os.environ.pop("ASSETS_PATH", None)  # the wheel's way to say it
             os.chdir(source.root)
             sys.path[:0] = [source.root, str(self._root / "description" / "utils")]
         else:
@@ -181,13 +182,14 @@ def _drawn_on_demand(upstream: type[Any], rasterise: bool) -> type[Any]:
             for name in found:  # the denoiser looks for a GPU when it is chosen
                 setattr(sapien.render, name, lambda value: None)
             try:
-                super().setup_scene(**arguments)
+                super().setup_scene(point_lights=[], **arguments)
             finally:
                 for name, function in found.items():
                     setattr(sapien.render, name, function)
             sapien.render.set_camera_shader_dir("default")
-            for light in self.point_light_lst:  # their shadows take most of the time
-                light.shadow = False
+            for x in (1, -1):  # upstream's point lights, without the shadows that take most of the time
+                colour = np.random.rand(3) if self.random_light else np.ones(3)  # noqa: NPY002 - upstream's stream
+                self.point_light_lst.append(self.scene.add_point_light([x, 0, 1.8], colour, shadow=False))
 
         def _update_render(self) -> None:
             if self.drawing or self.crazy_random_light:  # such lights draw from the scene's stream at each tick

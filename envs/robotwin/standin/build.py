@@ -18,7 +18,6 @@ import numpy as np
 
 from ... import SuiteUnavailable
 from .embodiment import NAME, build_embodiment
-from .objects import build_objects
 
 MEND = "run `replan setup robotwin`"
 _MANIFEST = "manifest.json"
@@ -40,6 +39,8 @@ def build(cache: Path) -> Path:
     Raises:
         SuiteUnavailable: A package that it is made from is missing.
     """
+    from .objects import build_objects  # only who builds needs the shapes
+
     place = tree(cache)
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place.parent, prefix="standin-") as scratch:
