@@ -30,7 +30,7 @@ class Processor:
         cameras: Observation keys of the views, in the model's order.
         image_size: Side of a view in pixels.
         words: Vocabulary of the word tokenizer; the index is the token. Index 0 is padding. With ``<unk>`` among them
-            other words are read as that one; without it they are refused.
+            other words are read as that one, and sentences that are too long are cut; without it both are refused.
         max_tokens: Tokens an instruction is padded to.
         state_mean: [state_dim], as ``state_std``; the policy sees (x - mean) / std.
         state_std: See ``state_mean``.
@@ -101,13 +101,13 @@ class Processor:
             ObservationError: A word is not in the vocabulary, or the instruction is too long.
         """
         words = split_words(instruction)
-        unknown = [word for word in words if word not in self.words]
-        if unknown and UNKNOWN not in self.words:
+        if UNKNOWN in self.words:
+            words = [word if word in self.words else UNKNOWN for word in words[: self.max_tokens]]
+        if unknown := [word for word in words if word not in self.words]:
             raise ObservationError(f"words {unknown} are not in the policy's vocabulary ({', '.join(self.words[1:])})")
         if not 0 < len(words) <= self.max_tokens:
             raise ObservationError(f"the instruction must have 1 to {self.max_tokens} words, got {instruction!r}")
-        index = [self.words.index(word if word in self.words else UNKNOWN) for word in words]
-        return index + [0] * (self.max_tokens - len(words))
+        return [self.words.index(word) for word in words] + [0] * (self.max_tokens - len(words))
 
     def inputs(self, observation: Mapping[str, Any]) -> Inputs:
         """Returns model inputs of batch 1, float32 on the CPU.

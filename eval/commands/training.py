@@ -42,7 +42,9 @@ def collect(
     requests = [
         Request(
             env_id=f"replan.envs:{known.env_id}",
-            conventions=Conventions(suite, known.cameras, known.gripper, known.absolute, TINY.image_size),
+            conventions=Conventions(
+                suite, known.cameras, known.gripper, known.absolute, TINY.image_size, known.open_language
+            ),
             expert=known.expert,
             task=task,
             index=known.tasks.index(task),

@@ -7,9 +7,10 @@ there is not recorded again.
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from ..checkpoint import file_hash
 from ..policy import call_policy, load_policy
 from ..processor import views
 from .drivers import EPISODES, Driver
-from .recording import Conventions, Frames
+from .recording import ORIGIN, Conventions, Frames
 
 TRAINING_SEED = 1_000_000  # evaluation uses small seeds, so no training cell is ever an evaluation cell
 _SEEDS, _TASKS, _EPISODES = 1_000, 1_000, 1_000  # bounds, so that every episode has a number of its own
@@ -94,7 +96,7 @@ def collect(request: Request) -> float:
         np.stack(actions).astype(np.float32),
         np.array(index, np.int64),
         conventions,
-    ).save(request.out)
+    ).save(request.out, _origin(request))
     return successes / request.episodes
 
 
@@ -111,9 +113,27 @@ def _policy_driver(path: Path, seed: int) -> Driver:
 
 
 def collect_all(requests: list[Request], workers: int) -> dict[str, float]:
-    """Makes the recordings that are not there yet, in several processes; returns the success rate of each, by task."""
+    """Makes the recordings that are not there yet, in several processes; returns the success rate of each, by task.
+
+    Raises:
+        ValueError: A folder holds a recording that was made with something else.
+    """
     missing = [request for request in requests if not request.out.is_dir()]
+    for request in requests:
+        if request in missing:
+            continue
+        wanted, found = _origin(request), json.loads((request.out / ORIGIN).read_text())
+        if changed := sorted(name for name in wanted if found.get(name) != wanted[name]):
+            raise ValueError(f"{request.out} was recorded with other {', '.join(changed)}; choose another folder")
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(workers, max(len(missing), 1)), context) as pool:
         rates = list(tqdm(pool.map(collect, missing), total=len(missing), desc="tasks", mininterval=5.0))
     return {request.task: rate for request, rate in zip(missing, rates, strict=True)}
+
+
+def _origin(request: Request) -> dict[str, Any]:
+    """Returns what decides the frames of a recording."""
+    plain = asdict(request)
+    plain.update(out=None, conventions=asdict(request.conventions))
+    plain["policy"] = file_hash(request.policy) if request.policy else None
+    return json.loads(json.dumps(plain))

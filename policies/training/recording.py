@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ..checkpoint import from_plain
 
+ORIGIN = "origin.json"
 ARRAYS = ("images", "state", "instruction", "actions", "episode")
 
 
@@ -24,6 +26,7 @@ class Conventions:
         relative: Whether actions are absolute joint positions in the state's order, so that a policy does better to
             predict differences.
         image_size: Side in pixels that the views were scaled to.
+        open_language: Whether an evaluation uses sentences that no recording holds.
     """
 
     suite: str
@@ -31,6 +34,7 @@ class Conventions:
     gripper: tuple[int, ...]
     relative: bool
     image_size: int
+    open_language: bool = False
 
 
 @dataclass
@@ -53,16 +57,21 @@ class Frames:
     episode: np.ndarray
     conventions: Conventions
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, origin: dict[str, Any]) -> None:
         """Writes the arrays uncompressed, one file each, so that training can map the images into memory.
 
         The folder appears under its name when it is whole.
+
+        Args:
+            path: The folder.
+            origin: What it was recorded with, as JSON values.
         """
         partial = path.with_name(f"{path.name}.partial")
         partial.mkdir(parents=True, exist_ok=True)
         for name in ARRAYS:
             np.save(partial / f"{name}.npy", getattr(self, name))
         (partial / "conventions.json").write_text(json.dumps(asdict(self.conventions), indent=1))
+        (partial / ORIGIN).write_text(json.dumps(origin, indent=1))
         partial.rename(path)
 
     @staticmethod
@@ -72,6 +81,7 @@ class Frames:
         Raises:
             FileNotFoundError: A file is missing.
         """
-        conventions = from_plain(Conventions, json.loads((path / "conventions.json").read_text()))
+        plain = json.loads((path / "conventions.json").read_text())
+        conventions = from_plain(Conventions, {"open_language": False, **plain})
         arrays = {name: np.load(path / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
         return Frames(**arrays, conventions=conventions)

@@ -61,10 +61,20 @@ class Recipe:
 class Dataset:
     """Frames of several folders as one sequence; the images stay mapped uint8."""
 
-    def __init__(self, folders: list[Path], processor: Processor | None, held_out: bool) -> None:
-        """Keeps the training or the held-out (every 50th) episodes of the folders."""
+    def __init__(
+        self, folders: list[Path], processor: Processor | None, held_out: bool, known: tuple[str, ...] = ("<pad>",)
+    ) -> None:
+        """Keeps the training or the held-out (every 50th, from the first) episodes of each folder.
+
+        Args:
+            folders: Recordings.
+            processor: Conventions of the policy; None measures them here.
+            held_out: Which of the two to keep.
+            known: Vocabulary to begin with, where conventions are measured.
+        """
         parts = [Frames.load(folder) for folder in folders]
-        keep = [np.flatnonzero((part.episode % 50 == 0) == held_out) for part in parts]
+        ranks = [np.unique(part.episode, return_inverse=True)[1] for part in parts]
+        keep = [np.flatnonzero((rank % 50 == 0) == held_out) for rank in ranks]
         self.images = [part.images for part in parts]
         self.where = np.concatenate([np.stack([np.full(len(k), n), k], 1) for n, k in enumerate(keep)])
         self.state = torch.from_numpy(np.concatenate([part.state[k] for part, k in zip(parts, keep, strict=True)]))
@@ -72,22 +82,28 @@ class Dataset:
         self.actions = torch.from_numpy(actions.astype(np.float32))
         text = np.concatenate([part.instruction[k] for part, k in zip(parts, keep, strict=True)])
         self.suites = sorted({part.conventions.suite for part in parts})
-        self.processor = processor or self._statistics(parts[0].conventions, *vocabulary(folders))
+        self.processor = processor or self._statistics(parts[0].conventions, folders, known)
         tokens = {sentence: self.processor.tokenize(sentence) for sentence in map(str, np.unique(text))}
         self.tokens = torch.tensor([tokens[str(instruction)] for instruction in text])
         self.actions = self.processor.normalise_actions(self.actions, self.state[:, None])
         self.state = self.processor.normalise_state(self.state)
 
-    def _statistics(self, conventions: Conventions, words: list[str], longest: int) -> Processor:
-        """Standardisation measured on the first training set, with the vocabulary of all its recordings."""
+    def _statistics(self, conventions: Conventions, folders: list[Path], known: tuple[str, ...]) -> Processor:
+        """Standardisation measured on a training set, with the vocabulary of all its recordings."""
+        words, longest = vocabulary(folders)
+        if conventions.open_language and UNKNOWN not in known:
+            known = (*known, UNKNOWN)
+        known = (*known, *(word for word in words if word not in known))
+        if len(known) > TINY.vocab:
+            if not conventions.open_language:
+                raise ValueError(f"the policy's vocabulary has {TINY.vocab} words at most, and needs {len(known)}")
+            known = known[: TINY.vocab]  # the commonest; the others are read as one
         state_std = self.state.std(0).clamp_min(1e-3)
         count = self.actions.shape[-1]
-        if len(words) >= TINY.vocab:  # open language: the rest, and what training never met, is one word
-            words = [UNKNOWN, *words[: TINY.vocab - 2]]
         plain = Processor(
             cameras=conventions.cameras,
             image_size=conventions.image_size,
-            words=("<pad>", *words),
+            words=known,
             max_tokens=longest + LONGER,
             state_mean=tuple(self.state.mean(0).tolist()),
             state_std=tuple(state_std.tolist()),
@@ -192,7 +208,8 @@ def train(folders: list[Path], out: Path, recipe: Recipe, start: Path | None = N
         folders: Recordings, as ``collect`` wrote them.
         out: Run folder.
         recipe: What to do.
-        start: Checkpoint whose weights and processor to start from; None starts afresh.
+        start: Checkpoint whose weights and words to start from, and, on the suites that it was trained on, statistics;
+            None starts afresh.
         workers: Processes.
 
     Raises:
@@ -219,11 +236,17 @@ def _work(
     dist.init_process_group("gloo", f"file://{rendezvous.absolute()}", rank=rank, world_size=world)
     if start:
         header = checkpoint.read_header(start)
-        config = checkpoint.from_plain(Pi0Config, header.config)
-        data = Dataset(folders, learn_words(Processor.from_plain(header.processor), folders, config), held_out=False)
+        config, processor = checkpoint.from_plain(Pi0Config, header.config), Processor.from_plain(header.processor)
+        before = header.card.get("suites", [])
+        if {Frames.load(folder).conventions.suite for folder in folders} <= set(before):
+            data = Dataset(folders, learn_words(processor, folders, config), held_out=False)
+            suites = before
+        else:  # another suite has another spread of states and actions
+            data = Dataset(folders, None, held_out=False, known=processor.words)
+            suites = data.suites
     else:
         data = Dataset(folders, None, held_out=False)
-        config = fit(MODELS[recipe.model], data.processor)
+        config, suites = fit(MODELS[recipe.model], data.processor), data.suites
     check = Dataset(folders, data.processor, held_out=True)
     model = Pi0(config)
     initialise(model, torch.Generator().manual_seed(recipe.seed))
@@ -262,7 +285,7 @@ def _work(
             losses = []
             card = {
                 "marks": ["tiny model trained here"],
-                "suites": data.suites,
+                "suites": suites,
                 "steps": done,
                 "samples": done * recipe.batch,
             }

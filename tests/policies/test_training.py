@@ -61,6 +61,13 @@ def test_a_recording_that_is_there_is_not_made_again(recording, tmp_path):
     assert (recording / "state.npy").stat().st_mtime_ns == before and Frames.load(tmp_path / "blue")
 
 
+def test_a_recording_that_was_made_with_something_else_is_not_taken_for_this_one(recording, policy_file):
+    with pytest.raises(ValueError, match="other episodes, seed"):
+        collect_all([request(recording, 4, seed=2)], workers=1)
+    with pytest.raises(ValueError, match="other policy"):
+        collect_all([request(recording, 3, policy=policy_file)], workers=1)
+
+
 @pytest.mark.parametrize("changes", [{"seed": 1000}, {"episodes": 1001}, {"episodes": 0}])
 def test_episodes_without_a_number_of_their_own_are_refused(tmp_path, changes):
     with pytest.raises(ValueError, match="seed must be"):
@@ -91,6 +98,25 @@ def test_held_out_frames_come_from_episodes_that_are_not_trained_on(recording):
     assert len(train_set) + len(check) == len(Frames.load(recording).state)
     assert 0 < len(check) < len(train_set)
     assert set(train_set.processor.words) >= {"<pad>", "put", "the", "bin"}
+
+
+def test_some_episode_of_every_recording_is_held_out_whichever_was_lost(recording, tmp_path):
+    frames = Frames.load(recording)
+    frames.episode = np.where(frames.episode == 0, 7, frames.episode)  # as where an expert failed in episode 0
+    frames.save(tmp_path / "lost", {})
+    check = Dataset([tmp_path / "lost"], None, held_out=True)
+    assert 0 < len(check) == (frames.episode == 1).sum()
+
+
+def test_where_evaluations_speak_an_open_language_unknown_words_are_read_as_one(recording, tmp_path):
+    frames = Frames.load(recording)
+    frames.conventions = replace(BELT, open_language=True)
+    frames.save(tmp_path / "open", {})
+    processor = Dataset([tmp_path / "open"], None, held_out=False).processor
+    assert "<unk>" in processor.words
+    processor.tokenize("kindly place the purple dog " + "very " * 40 + "far away")
+    with pytest.raises(ValueError, match="purple"):
+        Dataset([recording], None, held_out=False).processor.tokenize("put the purple dog in the red bin")
 
 
 def test_statistics_standardise_the_training_set(recording):
@@ -178,6 +204,18 @@ def test_fine_tuning_starts_from_the_weights_and_keeps_the_statistics(recording,
     train([recording], tmp_path, Recipe(steps=1, batch=8, rate=1e-9), start=start, workers=1)
     before, after = load_policy(start), load_policy(tmp_path / "policy.safetensors")
     assert before.processor == after.processor
+    torch.testing.assert_close(before.model.state_dict(), after.model.state_dict(), atol=1e-3, rtol=0)
+
+
+def test_going_on_with_another_suite_keeps_weights_and_words_and_measures_anew(recording, trained, tmp_path):
+    frames = Frames.load(recording)
+    frames.conventions, frames.state = replace(BELT, suite="shelf"), frames.state * 3
+    frames.save(tmp_path / "shelf", {})
+    start = trained / "policy.safetensors"
+    train([tmp_path / "shelf"], tmp_path / "on", Recipe(steps=1, batch=8, rate=1e-9), start=start, workers=1)
+    before, after = load_policy(start), load_policy(tmp_path / "on" / "policy.safetensors")
+    assert after.card["suites"] == ["shelf"] and after.processor.words == before.processor.words
+    np.testing.assert_allclose(after.processor.state_mean, np.multiply(before.processor.state_mean, 3), rtol=1e-4)
     torch.testing.assert_close(before.model.state_dict(), after.model.state_dict(), atol=1e-3, rtol=0)
 
 
