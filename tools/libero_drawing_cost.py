@@ -1,8 +1,8 @@
 """Measures what it saves to draw LIBERO's cameras only for the observations that a policy looks at.
 
-``python tools/libero_drawing_cost.py`` plays, for a task of each suite, the same actions in turn with pictures at every
-step and at every tenth, and prints processor seconds an episode and episodes an hour on one core. Building the simulator
-is not counted, and neither is a policy.
+``python tools/libero_drawing_cost.py`` plays, for a task of each suite, the same actions in turn with pictures at
+every step and at every tenth, and prints processor seconds an episode and episodes an hour on one core. Building the
+simulator is not counted, and neither is a policy.
 """
 
 from __future__ import annotations

