@@ -28,11 +28,11 @@ class RoboTwin(gymnasium.Env[dict[str, Any], np.ndarray]):
     """Two-armed manipulation: upstream's tasks, experts and success rules.
 
     Observation: ``head``, ``left_wrist`` and ``right_wrist`` uint8 [240, 320, 3]; ``state`` float32 [14], the joint
-        targets
-    ``[L6, Lgrip, R6, Rgrip]`` (radians; grippers from 0 closed to 1 open); ``instruction``, a sentence. Action: float32
-    [14], absolute joint targets in the same order, or [16] with ``action="ee"``: for each arm position (metres), unit
-    quaternion (w, x, y, z) and gripper. An action lasts until upstream's timing of the motion (1 rad/s, 1 rad/s^2, from
-    rest to rest) is through. The reward is 1 on success and 0 before.
+    targets ``[L6, Lgrip, R6, Rgrip]`` (radians; grippers from 0 closed to 1 open); ``instruction``, a sentence. Action:
+    float32 [14], absolute joint targets in the same order. With ``action="ee"`` it is [16]: for each arm the hand's
+    position (metres), unit quaternion (w, x, y, z) and gripper, which the observation then has as ``endpose``. An
+    action lasts until upstream's timing of the motion (1 rad/s, 1 rad/s^2, from rest to rest) is through. The reward is
+    1 on success and 0 before.
 
     Args:
         action: ``qpos`` or ``ee``.
@@ -64,13 +64,14 @@ class RoboTwin(gymnasium.Env[dict[str, Any], np.ndarray]):
             raise ValueError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
         self.action, self.instructions, self.render_mode = action, instructions, render_mode
         image = spaces.Box(0, 255, IMAGE, np.uint8)
-        self.observation_space = spaces.Dict(
-            {
-                **{camera: image for camera in CAMERAS},
-                "state": spaces.Box(-np.inf, np.inf, (14,), np.float32),
-                "instruction": spaces.Text(max_length=512, charset=_CHARACTERS),
-            }
-        )
+        observation = {
+            **{camera: image for camera in CAMERAS},
+            "state": spaces.Box(-np.inf, np.inf, (14,), np.float32),
+            "instruction": spaces.Text(max_length=512, charset=_CHARACTERS),
+        }
+        if action == "ee":
+            observation["endpose"] = spaces.Box(-np.inf, np.inf, (16,), np.float32)
+        self.observation_space = spaces.Dict(observation)
         self.action_space = spaces.Box(-np.inf, np.inf, (ACTIONS[action],), np.float32)
         self.cameras_on = True  # False: images come back black, because nobody will look at them
         self._opened = self._open()
@@ -184,7 +185,7 @@ class RoboTwin(gymnasium.Env[dict[str, Any], np.ndarray]):
         self._check_running()
 
         def look(seen: dict[str, np.ndarray], target: np.ndarray) -> None:
-            watch({**seen, "instruction": self._instruction}, target)
+            watch(self._complete(seen), target)
 
         return self._world.demonstrate(every, self.cameras_on, look)
 
@@ -220,7 +221,12 @@ class RoboTwin(gymnasium.Env[dict[str, Any], np.ndarray]):
             raise gymnasium.error.ResetNeeded("call reset() before the environment is used")
 
     def _observation(self) -> dict[str, Any]:
-        return {**self._world.observe(self.cameras_on), "instruction": self._instruction}
+        return self._complete(self._world.observe(self.cameras_on))
+
+    def _complete(self, seen: dict[str, Any]) -> dict[str, Any]:
+        if self.action != "ee":
+            del seen["endpose"]
+        return {**seen, "instruction": self._instruction}
 
 
 class RoboTwinReal(RoboTwin):

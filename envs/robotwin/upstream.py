@@ -14,6 +14,7 @@ import os
 import random  # noqa: TID251 - upstream draws from the global stream, which is put back as it was found
 import sys
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,12 +153,14 @@ class Streams:
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """Puts them in the place of the caller's, and these back afterwards. Nothing that is printed is shown."""
+        """Puts them in the place of the caller's, and these back afterwards. Prints and warnings are not shown."""
         callers = random.getstate(), np.random.get_state()  # noqa: NPY002
         random.setstate(self._python)
         np.random.set_state(self._numpy)  # noqa: NPY002
         try:
-            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            out, err = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
+            with out, err, warnings.catch_warnings():
+                warnings.simplefilter("ignore")
                 yield
         finally:
             self._python, self._numpy = random.getstate(), np.random.get_state()  # noqa: NPY002

@@ -110,18 +110,27 @@ class World:
             return bool(self._scene.check_success())
 
     def observe(self, draw: bool) -> dict[str, np.ndarray]:
-        """Returns ``state`` float32 [14] (the joint targets) and the three pictures, black if ``draw`` is false."""
-        robot = self._scene.robot
-        state = np.array([*robot.get_left_arm_jointState(), *robot.get_right_arm_jointState()], np.float32)
-        if not draw:
-            return {**{name: np.zeros(IMAGE, np.uint8) for name in CAMERAS}, "state": state}
-        with self._streams.in_place():
+        """Returns the joint targets, the poses of the hands, and the pictures.
+
+        Args:
+            draw: If not, the pictures are black.
+
+        Returns:
+            ``state`` float32 [14] as ``qpos`` actions give it, ``endpose`` float32 [16] as ``ee`` actions give it, and
+            the cameras' uint8 [240, 320, 3].
+        """
+        robot, pictures = self._scene.robot, {name: np.zeros(IMAGE, np.uint8) for name in CAMERAS}
+        grippers = robot.get_left_gripper_val(), robot.get_right_gripper_val()
+        endpose = [*robot.get_left_ee_pose(), grippers[0], *robot.get_right_ee_pose(), grippers[1]]
+        if draw:
             self._scene.drawing = True
             try:
-                seen = self._scene.get_obs()["observation"]
+                with self._streams.in_place():
+                    seen = self._scene.get_obs()["observation"]
             finally:
                 self._scene.drawing = False
-        return {**{name: np.ascontiguousarray(seen[key]["rgb"]) for name, key in CAMERAS.items()}, "state": state}
+            pictures = {name: np.ascontiguousarray(seen[key]["rgb"]) for name, key in CAMERAS.items()}
+        return {**pictures, "state": np.array(self._targets(), np.float32), "endpose": np.array(endpose, np.float32)}
 
     def state(self) -> np.ndarray:
         """Returns poses, velocities, joints and joint targets of everything that moves, as float64."""
