@@ -174,10 +174,11 @@ def system_packages(why: str, alternatives: tuple[tuple[str, ...], ...], say: Ca
     if shutil.which("apt-get") is None or os.geteuid() != 0:
         command = shlex.join([*install, *alternatives[0]])
         raise BadNews(f"{why}. Something of the system is missing; on Debian or Ubuntu, as root: {command}")
-    subprocess.run(["apt-get", "update", "-qq"], stdout=STDERR)
+    subprocess.run(["apt-get", "update", "-qq"], stdout=subprocess.DEVNULL)
     known = [p for p in alternatives if not subprocess.run(["apt-cache", "show", *p], capture_output=True).returncode]
     packages = (known or alternatives)[0]
     say(f"{why}; installing {' '.join(packages)}")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    if subprocess.run([*install, *packages], stdout=STDERR, env=environment).returncode:
-        raise BadNews(f"{shlex.join([*install, *packages])} failed; its message is above")
+    done = subprocess.run([*install, *packages], env=environment, capture_output=True, text=True, errors="replace")
+    if done.returncode:
+        raise BadNews(f"{shlex.join([*install, *packages])} failed: {(done.stderr or done.stdout).strip()}")
