@@ -92,8 +92,10 @@ ROBOTWIN_FILES = Trial(
     from replan.envs.robotwin.cache import cache_folder
     from replan.envs.robotwin.standin import build
 
-    build.verify(build.tree(cache_folder()))
-""")
+    if sys.argv[1] == "robotwin":  # the other suite has the user's own
+        build.verify(build.tree(cache_folder()))
+"""),
+    per_suite=True,
 )
 TRIALS = {
     "conveyor": (DRAWING, PLAYING),

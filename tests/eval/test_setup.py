@@ -76,7 +76,8 @@ def test_a_suite_is_tried_whole():
 
 def test_unavailable_suite_says_what_mends_it(monkeypatch, tmp_path):
     monkeypatch.setenv("REPLAN_CACHE", str(tmp_path))
-    assert (attempt(probes.ROBOTWIN_FILES) or "").endswith("run `replan setup robotwin`")
+    assert (attempt(probes.ROBOTWIN_FILES, "robotwin") or "").endswith("run `replan setup robotwin`")
+    assert attempt(probes.ROBOTWIN_FILES, "robotwin-real") is None
 
 
 @pytest.fixture
