@@ -49,11 +49,15 @@ class RemoteWorld:
         self._process: subprocess.Popen[bytes] | None = None
         self._start()
 
-    def reset(self, task: str, seed: int) -> int:
+    def reset(self, task: str, seed: int, about: dict[str, str] | None = None) -> int:
         """See ``World.reset``."""
         if self._process is None:
             self._start()
-        return self._ask("reset", task, seed)
+        return self._ask("reset", task, seed, about)
+
+    def played_about(self) -> dict[str, str] | None:
+        """See ``World.played_about``."""
+        return self._ask("played_about")
 
     def versions(self) -> dict[str, str]:
         """See ``World.versions``."""
@@ -63,7 +67,7 @@ class RemoteWorld:
         """See ``World.instruction``."""
         return self._ask("instruction", kind, draw)
 
-    def act(self, action: np.ndarray, kind: str) -> bool:
+    def act(self, action: np.ndarray, kind: str) -> tuple[bool, bool]:
         """See ``World.act``."""
         return self._ask("act", action, kind)
 
@@ -97,18 +101,24 @@ class RemoteWorld:
             self._send(True)
         return answer[1]
 
+    @property
+    def failure(self) -> str:
+        """See ``World.failure``."""
+        return self._ask("failure")
+
     def close(self) -> None:
         """Ends the process."""
-        if self._process is not None:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-            self._requests.close()  # the server takes this for the end
-            try:
-                self._process.wait(10)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-            self._process = None
+        if self._process is None:
+            return
+        self._requests.close()  # the server takes this for the end
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+        self._answers.close()
+        self._words.close()
 
     def _start(self) -> None:
         self._words = tempfile.TemporaryFile()  # what it writes to standard error
@@ -125,6 +135,7 @@ class RemoteWorld:
         self._process = process
         self._requests = Connection(os.dup(process.stdin.fileno()), readable=False)
         self._answers = Connection(os.dup(process.stdout.fileno()), writable=False)
+        process.stdin.close()
         process.stdout.close()
         try:
             self._ask("open", **asdict(self._source))
@@ -160,9 +171,13 @@ class RemoteWorld:
 
     def _died(self) -> SimulatorError:
         assert self._process is not None
-        status = self._process.wait()
-        self._process = None
+        try:
+            status = self._process.wait(10)
+        except subprocess.TimeoutExpired:  # it has only closed its pipes
+            self._process.kill()
+            status = self._process.wait()
         self._words.seek(0)
         last = (self._words.read().decode(errors="replace").strip().splitlines() or ["nothing"])[-1]
+        self.close()
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
         return SimulatorError(f"RoboTwin's process ended with {how}; the last that it said: {last}")

@@ -17,7 +17,13 @@ from .source import Opened, open_real, open_standin
 from .tasks import COUNT
 from .world import CAMERAS, IMAGE, TICK_NS, UnstableScene
 
-ACTIONS = {"qpos": 14, "ee": 16}
+# Bounds of one arm's action, in the order of its entries: joints turn no further than half a turn and hands reach no
+# farther than two metres. What lies beyond is clipped.
+_ARM = {
+    "qpos": ([-np.pi] * 6 + [0], [np.pi] * 6 + [1]),
+    "ee": ([-2] * 3 + [-1] * 4 + [0], [2] * 3 + [1] * 4 + [1]),
+}
+ACTIONS = tuple(_ARM)
 INSTRUCTIONS = ("unseen", "seen")
 SETTLE_TICKS = 250  # one second, after which success is looked at again
 SUCCESS_RULE = "upstream's check_success after any physics tick of an action"
@@ -72,11 +78,13 @@ class RoboTwin(gymnasium.Env[dict[str, Any], np.ndarray]):
         if action == "ee":
             observation["endpose"] = spaces.Box(-np.inf, np.inf, (16,), np.float32)
         self.observation_space = spaces.Dict(observation)
-        self.action_space = spaces.Box(-np.inf, np.inf, (ACTIONS[action],), np.float32)
+        low, high = (np.array(2 * bound, np.float32) for bound in _ARM[action])
+        self._bounds, self.action_space = (low, high), spaces.Box(low, high, dtype=np.float32)
         self.cameras_on = True  # False: images come back black, because nobody will look at them
         self._opened = self._open()
         self._world = self._opened.world
         self._running = False
+        self._end: tuple[int, np.ndarray] | None = None  # ticks and state when the episode ended
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -105,9 +113,10 @@ class RoboTwin(gymnasium.Env[dict[str, Any], np.ndarray]):
             raise ValueError(f"unknown task {task!r}; the tasks are {', '.join(tasks)}")
         if seed is None:
             seed = int(self.np_random.integers(2**31))
-        scene = self._scene(task, init_state)
-        self._limit = self._world.reset(task, scene)
-        self._running, self._steps, self._success = True, 0, False
+        scene, about = self._scene(task, init_state)
+        self._running, self._end, self._steps = False, None, 0
+        self._limit = self._world.reset(task, scene, about)
+        self._running = True
         draw = int(np.random.default_rng([seed, scene]).integers(2**31))
         self._instruction = self._world.instruction(self.instructions, draw)
         manifest = {
@@ -122,14 +131,16 @@ class RoboTwin(gymnasium.Env[dict[str, Any], np.ndarray]):
         return self._observation(), {"success": False, "manifest": manifest}
 
     def step(self, action: np.ndarray) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Executes one action.
+        """Executes one action, clipped to the action space.
 
         Success is upstream's: latched as soon as it is seen after any physics tick. ``info["success_at_end"]``, given
-        when the episode ends, says whether the task is (still) solved after the robot held still for another second.
+        when the episode ends, says whether the task is (still) solved after the robot held still for another second;
+        that second counts nowhere else. ``info["reached"]`` is False when an arm did not move because no way to the
+        pose of an ``ee`` action was found.
 
         Raises:
             ValueError: The action has the wrong shape, or holds NaN or infinity.
-            gymnasium.error.ResetNeeded: The environment was never reset.
+            gymnasium.error.ResetNeeded: The environment was never reset, or the episode is over.
         """
         self._check_running()
         action = np.asarray(action, np.float64)
@@ -137,16 +148,17 @@ class RoboTwin(gymnasium.Env[dict[str, Any], np.ndarray]):
             raise ValueError(f"the action must have shape {self.action_space.shape}, got {action.shape}")
         if not np.isfinite(action).all():
             raise ValueError(f"the action must be finite, got {action.tolist()}")
-        self._success = self._world.act(action, self.action)
+        success, reached = self._world.act(action.clip(*self._bounds), self.action)
         self._steps += 1
-        over = not self._success and self._steps >= self._limit
-        info: dict[str, Any] = {"success": self._success}
+        over = not success and self._steps >= self._limit
+        info: dict[str, Any] = {"success": success, "reached": reached}
         observation = self._observation()
-        if self._success or over:
-            info["outcome"] = "success" if self._success else "time"
+        if success or over:
+            self._end = self._world.ticks, self._world.state()
+            info["outcome"] = "success" if success else "time"
             self._world.hold(SETTLE_TICKS)
             info["success_at_end"] = self._world.solved()
-        return observation, float(self._success), self._success, over, info
+        return observation, float(success), success, over, info
 
     def hold(self, ticks: int) -> None:
         """Lets the world move for ``ticks`` physics ticks while the robot holds its last targets."""
@@ -157,11 +169,13 @@ class RoboTwin(gymnasium.Env[dict[str, Any], np.ndarray]):
 
     @property
     def time_ns(self) -> int:
-        """Nanoseconds that the world has moved since the reset."""
-        return self._world.ticks * TICK_NS
+        """Nanoseconds that the world has moved since the reset, until the episode was over."""
+        return (self._end[0] if self._end else self._world.ticks) * TICK_NS
 
     def get_state(self) -> np.ndarray:
-        """Returns the full simulator state as float64, for hashing."""
+        """Returns the full simulator state as float64, for hashing; after the episode, its last one."""
+        if self._end:
+            return self._end[1].copy()
         self._check_running()
         return self._world.state()
 
@@ -193,32 +207,34 @@ class RoboTwin(gymnasium.Env[dict[str, Any], np.ndarray]):
         """Returns the head camera's picture [240, 320, 3], or None without a render mode."""
         if self.render_mode != "rgb_array":
             return None
-        self._check_running()
+        if not self._end:
+            self._check_running()
         return self._world.observe(draw=True)["head"]
 
     def close(self) -> None:
         """Frees the scene."""
         self._world.close()
-        self._running = False
+        self._running, self._end = False, None
 
     def _open(self) -> Opened:
         return open_standin()
 
-    def _scene(self, task: str, init_state: Any) -> int:
-        if not isinstance(init_state, (int, np.integer)):
+    def _scene(self, task: str, init_state: Any) -> tuple[int, dict[str, str] | None]:
+        if isinstance(init_state, bool) or not isinstance(init_state, (int, np.integer)):
             raise ValueError(f"init_state must be a whole number, got {init_state!r}")
-        if init_state >= TRAINING:
-            return int(init_state)
+        if TRAINING <= init_state < 2**32:  # what numpy takes for a seed
+            return int(init_state), None
         if not 0 <= init_state < COUNT:
             raise ValueError(
                 f"init_state must be in 0..{COUNT - 1}, or the number of a training scene from "
                 f"{TRAINING} on, got {init_state}"
             )
-        return self._opened.scenes(task)[int(init_state)]
+        return self._opened.scene(task, int(init_state))
 
     def _check_running(self) -> None:
-        if not self._running:
-            raise gymnasium.error.ResetNeeded("call reset() before the environment is used")
+        if self._end or not self._running:
+            over = "the episode is over" if self._end else "the environment is new"
+            raise gymnasium.error.ResetNeeded(f"{over}; call reset() before it is used")
 
     def _observation(self) -> dict[str, Any]:
         return self._complete(self._world.observe(self.cameras_on))

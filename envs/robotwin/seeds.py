@@ -2,14 +2,17 @@
 
 Upstream looks for them during the evaluation, so that a policy's episodes depend on a planner. Here they are a file,
 with a fingerprint of everything that decides which scenes those are.
+
+``python -m replan.envs.robotwin.seeds [--real] TASK...`` finds them for the assets and versions of this machine.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 
 FIRST = 100_000  # where the search starts, as upstream's does
 TRAINING = 1_000_000  # scenes from here on are for training; no evaluated scene lies there
-MEND = "run `replan setup robotwin`; if that does not help, `replan setup robotwin --seeds` finds them again"
+MOST = 10 * COUNT  # scenes of a task that are tried
 
 
 def cached(cache: Path, key: Mapping[str, str]) -> Path:
@@ -31,51 +34,52 @@ def cached(cache: Path, key: Mapping[str, str]) -> Path:
     return cache / "robotwin" / f"seeds-{short}.json"
 
 
-def load(key: Mapping[str, str], cache: Path, task: str) -> list[int]:
+def load(key: Mapping[str, str], cache: Path, task: str) -> list[tuple[int, dict[str, str] | None]]:
     """Returns the scenes of a task: those that came with the package, or those found on this machine.
+
+    Returns:
+        For each its seed, and what it is about where only upstream's expert can tell.
 
     Raises:
         SuiteUnavailable: Neither were found with these assets and versions.
     """
-    stored = _read(STORED)
-    for found in (stored, _read(cached(cache, key))):
-        if found["fingerprint"] == dict(key) and task in found["tasks"]:
-            return found["tasks"][task]
-    theirs = stored["fingerprint"]
-    differing = [
-        f"{name} {value} (stored: {theirs.get(name)})" for name, value in key.items() if theirs.get(name) != value
-    ]
-    raise SuiteUnavailable(f"no scenes of {task} are stored for {', '.join(differing) or 'these assets'}; {MEND}")
+    for stored in (_read(STORED), _read(cached(cache, key))):
+        if stored["fingerprint"] == dict(key) and task in stored["tasks"]:
+            entries = stored["tasks"][task]
+            return [(entry, None) if isinstance(entry, int) else (entry[0], entry[1]) for entry in entries]
+    theirs = _read(STORED)["fingerprint"]
+    differing = ", ".join(f"{name} {value}" for name, value in key.items() if theirs.get(name) != value)
+    mend = f"find them with `python -m {__package__}.seeds {'--real ' if 'config' in key else ''}{task}`"
+    if "assets" in differing and "config" not in key:
+        mend = f"run `replan setup robotwin`, or {mend}"
+    raise SuiteUnavailable(f"no evaluation scenes of {task} are stored for {differing or 'these assets'}; {mend}")
 
 
-def search(world: World | RemoteWorld, task: str, count: int = COUNT, first: int = FIRST) -> list[int]:
-    """Returns the first ``count`` scenes from ``first`` on that upstream's expert solves.
+def search(world: World | RemoteWorld, task: str) -> list[int | list[Any]]:
+    """Returns the first scenes that upstream's expert solves: seeds, with what they are about if only it can tell.
 
     Raises:
         RuntimeError: It solves hardly any.
     """
     from .world import UnstableScene
 
-    solved: list[int] = []
-    for seed in range(first, first + 10 * count):
+    solved: list[int | list[Any]] = []
+    for seed in range(FIRST, FIRST + MOST):
         try:
-            world.reset(task, seed)
+            world.reset(task, seed, about={})
         except UnstableScene:
             continue
         if world.demonstrate(every=0):
-            solved.append(seed)
-        if len(solved) == count:
+            played = world.played_about()
+            solved.append(seed if played is None else [seed, played])
+        if len(solved) == COUNT:
             return solved
-    raise RuntimeError(f"{task}: the expert solves only {len(solved)} of {10 * count} scenes")
+    raise RuntimeError(
+        f"{task}: upstream's expert solves only {len(solved)} of {MOST} scenes; it last gave up with {world.failure}"
+    )
 
 
-def compute(
-    world: World | RemoteWorld,
-    key: Mapping[str, str],
-    tasks: Iterable[str],
-    path: Path,
-    say: Callable[[str], None] = print,
-) -> None:
+def compute(world: World | RemoteWorld, key: Mapping[str, str], tasks: Iterable[str], path: Path) -> None:
     """Finds the scenes of each task and stores them; tasks that the file has for the same fingerprint are kept."""
     stored = _read(path)
     if stored["fingerprint"] != dict(key):
@@ -86,19 +90,36 @@ def compute(
         try:
             stored["tasks"][task] = search(world, task)
         except RuntimeError as error:
-            say(str(error))
+            print(error, flush=True)
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f"{path.name}.{os.getpid()}")
-        ordered = {name: stored["tasks"][name] for name in sorted(stored["tasks"])}
-        rows = ",\n".join(f"  {json.dumps(name)}: {json.dumps(seeds)}" for name, seeds in ordered.items())
+        found = sorted(stored["tasks"].items())
+        rows = ",\n".join(f"  {json.dumps(name)}: {json.dumps(scenes)}" for name, scenes in found)
         draft.write_text(f'{{\n "fingerprint": {json.dumps(dict(key))},\n "tasks": {{\n{rows}\n }}\n}}\n')
         draft.replace(path)
-        found = stored["tasks"][task]
-        say(f"{task}: {len(found)} scenes, {found[-1] - FIRST + 1} tried")
+        print(f"{task}: {COUNT} scenes", flush=True)
+
+
+def main() -> None:
+    """Finds scenes and stores them in the cache folder."""
+    from .source import open_real, open_standin
+
+    parser = argparse.ArgumentParser(description="Find the scenes that upstream's expert solves, for evaluation.")
+    parser.add_argument("task", nargs="+")
+    parser.add_argument("--real", action="store_true", help="on the user's own assets (REPLAN_ROBOTWIN_ROOT)")
+    parser.add_argument("--planner", default="upstream", help="with --real: upstream or cpu")
+    parser.add_argument("--config", default="demo_clean", help="with --real: upstream's task configuration")
+    asked = parser.parse_args()
+    opened = open_real(None, None, asked.planner, asked.config) if asked.real else open_standin()
+    compute(opened.world, opened.fingerprint, asked.task, cached(opened.cache, opened.fingerprint))
 
 
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {"fingerprint": {}, "tasks": {}}
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    main()

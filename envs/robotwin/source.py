@@ -43,13 +43,13 @@ class Opened:
     assets: str
     cache: Path
 
-    def scenes(self, task: str) -> list[int]:
-        """Returns the stored scenes of a task.
+    def scene(self, task: str, index: int) -> tuple[int, dict[str, str] | None]:
+        """Returns the seed of a stored scene, and what it is about where only upstream's expert can tell.
 
         Raises:
-            SuiteUnavailable: There are none for these assets and versions.
+            SuiteUnavailable: None are stored for these assets and versions.
         """
-        return seeds.load(self.fingerprint, self.cache, task)
+        return seeds.load(self.fingerprint, self.cache, task)[index]
 
 
 def open_standin() -> Opened:
@@ -113,8 +113,8 @@ def open_real(root: str | None, python: str | None, planner: str, config: str) -
     except (NoRenderer, SimulatorError) as error:
         raise SuiteUnavailable(f"RoboTwin cannot be started: {error}") from None
     digest = _listing(place / "assets")
-    fingerprint = {"assets": digest, "code": _commit(place) if checkout else "wheel", "config": config}
-    return Opened(world, TASKS, {**fingerprint, **world.versions()}, f"real {digest[:12]}, {config}", cache)
+    fingerprint = {"assets": digest, "config": config, **world.versions()}
+    return Opened(world, TASKS, fingerprint, f"real {digest[:12]}, {config}", cache)
 
 
 def _listing(assets: Path) -> str:
@@ -124,13 +124,3 @@ def _listing(assets: Path) -> str:
         for path in sorted(path for path in (assets / folder).rglob("*") if path.is_file()):
             total.update(f"{path.relative_to(assets).as_posix()} {path.stat().st_size}\n".encode())
     return total.hexdigest()
-
-
-def _commit(checkout: Path) -> str:
-    """Returns the commit that is checked out, or ``unknown``."""
-    head = checkout / ".git" / "HEAD"
-    try:
-        words = head.read_text(encoding="utf-8").split()
-        return words[0] if len(words) == 1 else (checkout / ".git" / words[1]).read_text(encoding="utf-8").strip()
-    except (OSError, IndexError):
-        return "unknown"

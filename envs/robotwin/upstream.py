@@ -6,15 +6,14 @@ Like ``world.py``, this file also runs in the user's own interpreter. It imports
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
-import io
 import os
-import random  # noqa: TID251 - upstream draws from the global stream, which is put back as it was found
 import sys
 import types
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,15 +74,10 @@ class Upstream:
         else:
             os.environ["ASSETS_PATH"] = source.root  # read by the wheel's code wherever it opens a file
         self._package = "envs" if source.checkout else "robotwin.envs"
+        self._base = _base(self._package)
         with _stand_ins():
-            base: Any = importlib.import_module(f"{self._package}._base_task")
-            transforms: Any = importlib.import_module(f"{self._package}.utils.transforms")
             writer = "generate_episode_instructions" if source.checkout else "robotwin.description"
             self.descriptions: Callable[..., Any] = importlib.import_module(writer).generate_episode_descriptions
-        if source.planner == "cpu":
-            base.Robot = type("Robot", (base.Robot,), {"set_planner": planner.set_planner})
-        base.torch = types.SimpleNamespace(manual_seed=lambda seed: None)  # all it does is seed everybody's generator
-        _steady(transforms)
         on_processor = _on_processor()
         self._rasterise = source.rasterise or on_processor
 
@@ -95,7 +89,8 @@ class Upstream:
         """
         with _stand_ins():
             upstream = getattr(importlib.import_module(f"{self._package}.{name}"), name)
-        return _drawn_on_demand(upstream, self._rasterise)
+        drawn = _drawn_on_demand(upstream, self._rasterise)
+        return _planned_on_processor(drawn, self._base) if self._source.planner == "cpu" else drawn
 
     def arguments(self, task: str) -> dict[str, Any]:
         """Returns what ``setup_demo`` takes, beside the seed."""
@@ -128,7 +123,12 @@ class Upstream:
     def versions(self) -> dict[str, str]:
         """Returns the versions of what decides how a scene evolves."""
         found = {"sapien": importlib.metadata.version("sapien")}
-        if not self._source.checkout:
+        if self._source.checkout:  # whatever was edited since its commit
+            code = hashlib.sha256()
+            for path in sorted((self._root / "envs").rglob("*.py")):
+                code.update(path.relative_to(self._root).as_posix().encode() + path.read_bytes())
+            found["code"] = code.hexdigest()
+        else:
             found[WHEEL] = importlib.metadata.version(WHEEL)
         found["planner"] = f"cpu {planner.VERSION}" if self._source.planner == "cpu" else "upstream"
         return found
@@ -138,34 +138,6 @@ class Upstream:
             return importlib.import_module("robotwin.config").load_task_config(name)
         layouts = ("env_cfg/task_config", "task_config")  # since August 2026, and before
         return _yaml(next(path for at in layouts if (path := self._root / at / f"{name}.yml").is_file()))
-
-
-class Streams:
-    """States of the global generators of Python and numpy, for upstream alone.
-
-    torch has no part in it: its only use upstream is to be seeded, and that is taken out.
-    """
-
-    def __init__(self, seed: int = 0) -> None:
-        """Starts both with the seed."""
-        self._python = random.Random(seed).getstate()
-        self._numpy = np.random.RandomState(seed).get_state()
-
-    @contextlib.contextmanager
-    def in_place(self) -> Iterator[None]:
-        """Puts them in the place of the caller's, and these back afterwards. Prints and warnings are not shown."""
-        callers = random.getstate(), np.random.get_state()  # noqa: NPY002
-        random.setstate(self._python)
-        np.random.set_state(self._numpy)  # noqa: NPY002
-        try:
-            out, err = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
-            with out, err, warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                yield
-        finally:
-            self._python, self._numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-            random.setstate(callers[0])
-            np.random.set_state(callers[1])  # noqa: NPY002
 
 
 def _drawn_on_demand(upstream: type[Any], rasterise: bool) -> type[Any]:
@@ -205,13 +177,33 @@ def _drawn_on_demand(upstream: type[Any], rasterise: bool) -> type[Any]:
     return Scene
 
 
-def _steady(transforms: Any) -> None:
-    """Has upstream turn one direction into another in double precision.
+def _planned_on_processor(scene: type[Any], base: Any) -> type[Any]:
+    """Returns the task class with the planner of ``planner.py``."""
 
-    In single precision the cosine of nearly equal directions comes out above 1, and the angle is no number.
-    """
+    class Scene(scene):
+        def load_robot(self, **arguments: Any) -> None:
+            upstream = base.Robot
+            base.Robot = type("Robot", (upstream,), {"set_planner": planner.set_planner})
+            try:
+                super().load_robot(**arguments)
+            finally:
+                base.Robot = upstream
+
+    Scene.__name__ = scene.__name__
+    return Scene
+
+
+@functools.cache
+def _base(package: str) -> Any:
+    """Imports upstream's base class, once, and mends two things for everybody in this process."""
+    with _stand_ins():
+        base: Any = importlib.import_module(f"{package}._base_task")
+        transforms: Any = importlib.import_module(f"{package}.utils.transforms")
+    base.torch = types.SimpleNamespace(manual_seed=lambda seed: None)  # all it does is seed everybody's generator
     turn = transforms.get_align_matrix
+    # In single precision the cosine of nearly equal directions comes out above 1, and their angle is no number.
     transforms.get_align_matrix = lambda start, end: turn(np.array(start, float), np.array(end, float))
+    return base
 
 
 def _on_processor() -> bool:

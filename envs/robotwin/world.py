@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from .upstream import IMAGE, Source, Streams, Upstream
+from .streams import Streams
+from .upstream import IMAGE, Source, Upstream
 
 TICK_NS = 4_000_000
 CAMERAS = {"head": "head_camera", "left_wrist": "left_camera", "right_wrist": "right_camera"}  # ours: upstream's
@@ -41,13 +42,21 @@ class World:
     def __init__(self, source: Source) -> None:
         """See the class."""
         self.ticks = 0  # physics ticks since reset
-        self._streams, self._task, self._about = Streams(), None, {}
+        self.failure = ""  # what upstream's expert last gave up with
+        self._streams, self._task = Streams(), None
+        self._about: dict[str, str] = {}
         self._after_tick: Callable[[], None] | None = None
         with self._streams.in_place():
             self._upstream = Upstream(source)
 
-    def reset(self, task: str, seed: int) -> int:
+    def reset(self, task: str, seed: int, about: dict[str, str] | None = None) -> int:
         """Builds the scene that the seed stands for.
+
+        Args:
+            task: Task.
+            seed: Seed.
+            about: What the scene is about: objects and arms that upstream's sentences speak of. The wheel's tasks can
+                tell; a checkout's have to be played first if it is None.
 
         Returns:
             The most actions that an episode may have.
@@ -55,16 +64,19 @@ class World:
         Raises:
             UnstableScene: Its objects do not come to rest.
         """
-        self.close()
         self._build(task, seed)
         if hasattr(self._scene, "get_info"):
-            self._about = self._scene.get_info()
-        else:  # a checkout says what the scene is about only once its expert has played it
+            about = self._scene.get_info()
+        elif about is None:
             self.demonstrate(every=0)
-            self._about = self._scene.info["info"]
-            self.close()
+            about = self._scene.info.get("info", {})
             self._build(task, seed)
+        self._about = about or {}
         return int(self._scene.step_lim)
+
+    def played_about(self) -> dict[str, str] | None:
+        """Returns what a scene that was played is about, or None if the scene says so by itself."""
+        return None if hasattr(self._scene, "get_info") else dict(self._scene.info["info"])
 
     def versions(self) -> dict[str, str]:
         """Returns the versions of what decides how a scene evolves."""
@@ -82,7 +94,7 @@ class World:
         name = self._scene.task_name.replace("_", " ")
         return next(iter(written[0][kind]), name) if written else name
 
-    def act(self, action: np.ndarray, kind: str) -> bool:
+    def act(self, action: np.ndarray, kind: str) -> tuple[bool, bool]:
         """Executes one action, however long upstream's timing of it takes.
 
         Args:
@@ -90,11 +102,29 @@ class World:
             kind: ``qpos`` or ``ee``.
 
         Returns:
-            Whether the task was solved after any physics tick so far.
+            Whether the task was solved after any physics tick so far, and whether both arms found a way to go: upstream
+            lets an arm that cannot reach its pose wait.
         """
-        with self._streams.in_place():
-            self._scene.take_action(action, kind)
-        return bool(self._scene.eval_success)
+        robot, found = self._scene.robot, []
+        plans = {name: getattr(robot, name) for name in ("left_plan_path", "right_plan_path")}
+
+        def noted(plan: Callable[..., Any]) -> Callable[..., Any]:
+            def planned(*arguments: Any, **named: Any) -> Any:
+                result = plan(*arguments, **named)
+                found.append(result["status"] == "Success")
+                return result
+
+            return planned
+
+        for name, plan in plans.items():
+            setattr(robot, name, noted(plan))
+        try:
+            with self._streams.in_place():
+                self._scene.take_action(action, kind)
+        finally:
+            for name in plans:
+                delattr(robot, name)  # of the instance; the class still has it
+        return bool(self._scene.eval_success), all(found)
 
     def hold(self, ticks: int) -> None:
         """Lets the world move while the robot holds its last targets."""
@@ -171,18 +201,21 @@ class World:
 
         def after_tick() -> None:
             if (self.ticks - start) % every == 0:
-                look()
+                with self._streams.aside():
+                    look()
 
         look()
-        scene.plan_success = True
+        scene.plan_success, self.failure = True, "a way that it did not find"
         self._after_tick = None if watch is None else after_tick
         try:
             with self._streams.in_place():
                 scene.play_once()
-        except Exception:
-            if watching:  # the watcher's own error
+        except Exception as error:
+            # Upstream's experts fall over what they did not find. A file that is missing is no expert's failure.
+            if watching or isinstance(error, (ImportError, OSError)):
                 raise
-            return False  # upstream's experts have no other way to say that they cannot go on
+            self.failure = f"{type(error).__name__}: {error}"
+            return False
         finally:
             self._after_tick = None
         if watch is not None and (self.ticks - start) % every:
@@ -197,12 +230,14 @@ class World:
             self._task = None
 
     def _build(self, task: str, seed: int) -> None:
+        self.close()
         self._streams = Streams(seed)
         with self._streams.in_place():
             scene = self._upstream.task(task)()
             try:
                 scene.setup_demo(now_ep_num=0, seed=seed, is_test=True, **self._upstream.arguments(task))
             except Exception as error:
+                scene.close_env()
                 if type(error).__name__ == "UnStableError":
                     raise UnstableScene(f"task {task}, seed {seed}: {error}") from None
                 raise

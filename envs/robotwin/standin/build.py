@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -54,13 +52,15 @@ def build(cache: Path) -> Path:
         (root / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         old = Path(scratch) / "old"
         if place.exists():
-            os.rename(place, old)
+            place.rename(old)
         try:
-            os.rename(root, place)
+            root.rename(place)
         except OSError:
-            shutil.rmtree(old, ignore_errors=True)
-            if not (place / _MANIFEST).is_file():  # else another process was as fast
-                raise
+            if (place / _MANIFEST).is_file():  # another process was as fast
+                return place
+            if old.exists():
+                old.rename(place)
+            raise
     return place
 
 
