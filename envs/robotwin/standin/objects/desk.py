@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from .model import BACKWARDS, FACING, Model, around, both, down, row
-from .shapes import block, box, cone, cylinder, dome, painted
+import numpy as np
+
+from .model import BACKWARDS, DOWN, FACING, LEFTWARDS, NEAR, SIDEWAYS, UNDERSIDE_UP, UP, Model, around, both, down, row
+from .shapes import block, box, cone, cylinder, dome, painted, turned
 
 
 def bell(dome_colour: str, base: str) -> Model:
@@ -14,7 +16,7 @@ def bell(dome_colour: str, base: str) -> Model:
         dome(dome_colour, 0.027, 0.03, (0, 0, 0.03)),
         cylinder("silver", 0.008, 0.014, (0, 0, 0.058)),
     ]
-    return Model(parts, [down((0, 0, 0.043))], [((0, 0, 0), "down")])
+    return Model(parts, [down((0, 0, 0.043))], [((0, 0, 0), DOWN)])
 
 
 def alarm_clock(body: str, face: str) -> Model:
@@ -24,7 +26,7 @@ def alarm_clock(body: str, face: str) -> Model:
         painted(box(face, (0.076, 0.004, 0.055), (0, -0.0235, 0.007))),
         cylinder("red", 0.02, 0.012, (0, 0, 0.07)),
     ]
-    return Model(parts, [down((0, 0, 0.07))], [((0, 0, 0), "down")])
+    return Model(parts, [down((0, 0, 0.07))], [((0, 0, 0), DOWN)])
 
 
 def stapler(colour: str) -> Model:
@@ -34,7 +36,7 @@ def stapler(colour: str) -> Model:
         block("silver", [(-0.055, 0.010), (-0.055, 0.028), (0.052, 0.020), (0.052, 0.010)], 0.022),
         block(colour, [(-0.058, 0.026), (-0.055, 0.05), (0.05, 0.036), (0.055, 0.022)], 0.030),
     ]
-    return Model(parts, [*both((0, 0, 0.033), (0, 1)), down((-0.02, 0, 0.046), (0, 1))], [((0, 0, 0), "down")])
+    return Model(parts, [*both((0, 0, 0.033), (0, 1)), down((-0.02, 0, 0.046), (0, 1))], [((0, 0, 0), DOWN)])
 
 
 def mouse(colour: str) -> Model:
@@ -45,13 +47,13 @@ def mouse(colour: str) -> Model:
         block(colour, [(-0.036, 0.0), (0.036, 0.0), (0.024, high), (-0.024, high)], 0.040),
         box("black", (0.012, 0.006, 0.006), (-0.026, 0, 0.030)),
     ]
-    return Model(parts, both((0, 0, 0.032), (0, 1)), [((0, 0, 0), "down")])
+    return Model(parts, both((0, 0, 0.032), (0, 1)), [((0, 0, 0), DOWN)])
 
 
 def playing_cards(colour: str) -> Model:
     """A box of cards, lying."""
     parts = [box(colour, (0.057, 0.088, 0.018)), painted(box("white", (0.045, 0.074, 0.001), (0, 0, 0.018)))]
-    return Model(parts, both((0, 0, 0.031)), [((0, 0, 0), "down")])
+    return Model(parts, both((0, 0, 0.031)), [((0, 0, 0), DOWN)])
 
 
 def microphone(body: str, head: str) -> Model:
@@ -64,7 +66,7 @@ def microphone(body: str, head: str) -> Model:
     ]
     first, second = around((0, -0.045, 0.03), "y", 8), around((0, 0.02, 0.03), "y", 8)
     grasps = [second[0], first[0], *second[1:], *first[1:]]
-    return Model(parts, grasps, [((0, -0.09, 0.024), "near")], FACING)
+    return Model(parts, grasps, [((0, -0.09, 0.024), NEAR)], FACING)
 
 
 def seal(colour: str) -> Model:
@@ -72,7 +74,7 @@ def seal(colour: str) -> Model:
     parts = [box(colour, (0.026, 0.026, 0.022)), cylinder(colour, 0.011, 0.043, (0, 0, 0.022))]
     hold = (0, 0, 0.047)
     tops = [down(hold, across) for across in ((-1, 0), (0, -1), (1, 0), (0, 1))]
-    return Model(parts, [*around(hold, "z", 4), *tops], [((0, 0, 0), "down")])
+    return Model(parts, [*around(hold, "z", 4), *tops], [((0, 0, 0), DOWN)])
 
 
 def payment_sign(frame: str, panel: str) -> Model:
@@ -81,7 +83,7 @@ def payment_sign(frame: str, panel: str) -> Model:
     code = painted(box("black", (0.03, 0.002, 0.03), (0, -0.005, 0.05)))
     label = painted(box(panel, (0.07, 0.001, 0.08), (0, -0.0045, 0.016)))
     parts = [box(frame, (0.09, 0.05, 0.008)), plate, label, code]
-    return Model(parts, both((0, 0, 0.085), (0, 1)), [((0, 0, 0), "down")], BACKWARDS)
+    return Model(parts, both((0, 0, 0.085), (0, 1)), [((0, 0, 0), DOWN)], BACKWARDS)
 
 
 def scale(pan: str) -> Model:
@@ -91,20 +93,43 @@ def scale(pan: str) -> Model:
         box(pan, (0.13, 0.10, 0.006), (0, 0.005, 0.014)),
         painted(box("black", (0.05, 0.008, 0.001), (0, -0.053, 0.014))),
     ]
-    return Model(parts, [down((0, 0, 0.03))], [((0, 0.005, 0.020), "up")])
+    return Model(parts, [down((0, 0, 0.03))], [((0, 0.005, 0.020), UP)])
 
 
 def display_stand(colour: str) -> Model:
     """A low pedestal."""
     parts = [box(colour, (0.11, 0.11, 0.010)), box(colour, (0.09, 0.09, 0.020), (0, 0, 0.010))]
-    return Model(parts, [down((0, 0, 0.03))], [((0, 0, 0.030), "up")], FACING)
+    return Model(parts, [down((0, 0, 0.03))], [((0, 0, 0.030), UP)], FACING)
 
 
 def remote_control(colour: str) -> Model:
     """A remote control, its long side along y."""
     button = "white" if colour == "black" else "black"
     parts = [box(colour, (0.042, 0.15, 0.02)), painted(box(button, (0.026, 0.06, 0.001), (0, 0.02, 0.02)))]
-    return Model(parts, both((0, 0, 0.031)), [((0, 0, 0), "down")], FACING)
+    return Model(parts, both((0, 0, 0.031)), [((0, 0, 0), DOWN)], FACING)
+
+
+def phone(body: str, axes: np.ndarray) -> Model:
+    """A phone on its back, its lower end towards the robot. Its origin is in the middle of its thickness."""
+    width, length, thick = 0.060, 0.125, 0.009
+    parts = [
+        box(body, (width, length, thick), (0, 0, -thick / 2)),
+        painted(box("dark gray", (width - 0.006, length - 0.016, 0.0006), (0, 0, thick / 2))),
+    ]
+    return Model(parts, both((0, 0, 0.027)), [((0, -length / 2, 0), NEAR)], axes)
+
+
+def phone_stand(colour: str) -> Model:
+    """A rest whose plate leans away from the robot; the phone's lower end comes to lie on its ledge."""
+    lean, ledge = 0.40, 0.020
+    plate = box(colour, (0.044, 0.006, 0.10), (0, 0.012, ledge))
+    parts = [
+        box(colour, (0.075, 0.10, 0.008), (0, 0.025, 0)),
+        box(colour, (0.044, 0.05, ledge - 0.008), (0, 0, 0.008)),
+        turned(plate, -lean, (1, 0, 0), (0, 0.009, ledge)),
+    ]
+    along = np.array([0.0, -np.sin(lean), -np.cos(lean)])
+    return Model(parts, [], [((0, 0, ledge + 0.002), along)], FACING)
 
 
 MODELS = {
@@ -125,6 +150,13 @@ MODELS = {
         2: payment_sign("gray", "light gray"),
         3: payment_sign("white", "white"),
     },
+    "077_phone": {
+        0: phone("black", FACING),
+        1: phone("silver", SIDEWAYS),
+        2: phone("black", LEFTWARDS),
+        4: phone("black", UNDERSIDE_UP),
+    },
+    "078_phonestand": {1: phone_stand("green"), 2: phone_stand("light brown")},
     "072_electronicscale": {0: scale("white"), 1: scale("black"), 5: scale("black"), 6: scale("white")},
     "074_displaystand": row(display_stand, "black", "black", "silver", "black", "black"),
     "079_remotecontrol": row(remote_control, "black", "white", "black", "black", "white", "white", "black"),

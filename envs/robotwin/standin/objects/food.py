@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from .model import BACKWARDS, FACING, Model, both, down, row
+from .model import BACKWARDS, DOWN, FACING, UP, Model, both, down, row
 from .shapes import box, cylinder, dome, solid, tub, wall
 
-_BOTTOM = ((0, 0, 0), "down")
+_BOTTOM = ((0, 0, 0), DOWN)
 
 
 def bread(colour: str) -> Model:
@@ -24,7 +24,7 @@ def bread(colour: str) -> Model:
 def bread_basket(colour: str) -> Model:
     """A round shallow basket."""
     parts = [cylinder(colour, 0.098, 0.006), *wall(colour, 0.10, 0.115, 0.035, 0.006)]
-    return Model(parts, [down((0, 0, 0.03))], [((0, 0, 0.006), "up")])
+    return Model(parts, [down((0, 0, 0.03))], [((0, 0, 0.006), UP)])
 
 
 def skillet(colour: str) -> Model:
@@ -34,7 +34,7 @@ def skillet(colour: str) -> Model:
         *wall(colour, 0.062, 0.070, 0.026, 0.0025),
         box(colour, (0.018, 0.115, 0.024), (0, -0.1225, 0.014)),
     ]
-    return Model(parts, both((0, -0.105, 0.036)), [((0, 0, 0.002), "up")], BACKWARDS)
+    return Model(parts, both((0, -0.105, 0.036)), [((0, 0, 0.002), UP)], BACKWARDS)
 
 
 def burger(bun: str, filling: str) -> Model:
@@ -59,7 +59,7 @@ def fries() -> Model:
 def tray(colour: str) -> Model:
     """A serving tray; place 0 is its left half, place 1 its right."""
     parts = tub(colour, (0.30, 0.18, 0.014), 0.006, flare=0.006)
-    return Model(parts, [down((0, 0, 0.02))], [((-0.07, 0, 0.006), "down"), ((0.07, 0, 0.006), "down")], FACING)
+    return Model(parts, [down((0, 0, 0.02))], [((-0.07, 0, 0.006), DOWN), ((0.07, 0, 0.006), DOWN)], FACING)
 
 
 MODELS = {

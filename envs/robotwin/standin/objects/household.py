@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from .model import FACING, LEFTWARDS, Model, both, down, row
+from .model import BACKWARDS, DOWN, FACING, LEFTWARDS, UP, Model, both, down, row, tops
 from .shapes import Point, box, cylinder, painted, solid, tub
 
-_BOTTOM = ((0, 0, 0), "down")
+_BOTTOM = ((0, 0, 0), DOWN)
 _CUBE = ("red", "orange", "blue", "green", "white", "yellow")
 
 
@@ -15,13 +15,13 @@ def shoe(upper: str, sole: str) -> Model:
     """A child's shoe, its toe towards the robot, held by the upper behind the laces."""
     toe = [
         (x, y, z)
-        for y, half, high in ((-0.01, 0.025, 0.072), (-0.082, 0.021, 0.042))
+        for y, half, high in ((-0.01, 0.020, 0.072), (-0.082, 0.018, 0.042))
         for x in (-half, half)
         for z in (0.022, high)
     ]
     parts = [
-        box(sole, (0.064, 0.18, 0.022)),
-        box(upper, (0.050, 0.095, 0.05), (0, 0.038, 0.022)),
+        box(sole, (0.056, 0.18, 0.022)),
+        box(upper, (0.040, 0.095, 0.05), (0, 0.038, 0.022)),
         solid(upper, toe),
         box("white", (0.02, 0.03, 0.004), (0, 0.01, 0.071)),
     ]
@@ -31,20 +31,40 @@ def shoe(upper: str, sole: str) -> Model:
 def shoe_box() -> Model:
     """An open box for two shoes side by side; place 0 is the half towards the robot."""
     parts = tub("orange", (0.26, 0.19, 0.05), 0.004)
-    return Model(parts, [down((0, 0, 0.05))], [((0, -0.04, 0.004), "down"), ((0, 0.04, 0.004), "down")], LEFTWARDS)
+    return Model(parts, [down((0, 0, 0.05))], [((0, -0.04, 0.004), DOWN), ((0, 0.04, 0.004), DOWN)], LEFTWARDS)
 
 
 def plastic_box(colour: str) -> Model:
     """A shallow open box for two cans; place 0 is its right half, place 1 its left."""
     parts = tub(colour, (0.24, 0.13, 0.035), 0.004, flare=0.006)
-    return Model(parts, [down((0, 0, 0.035))], [((0.06, 0, 0.004), "up"), ((-0.06, 0, 0.004), "up")])
+    return Model(parts, [down((0, 0, 0.035))], [((0.06, 0, 0.004), UP), ((-0.06, 0, 0.004), UP)])
+
+
+def basket(colour: str) -> Model:
+    """A basket with a handle across it from front to back; places 0 and 1 are left and right of the handle."""
+    high = 0.13
+    parts = tub(colour, (0.20, 0.12, 0.05), 0.005, flare=0.008)
+    parts += [box(colour, (0.012, 0.008, high), (0, y, 0)) for y in (-0.062, 0.062)]
+    parts.append(box(colour, (0.014, 0.132, 0.016), (0, 0, high)))
+    grasps = [grasp for y in (0, -0.03, 0.03) for grasp in both((0, y, high + 0.012))]
+    return Model(parts, grasps, [((-0.055, 0, 0.005), UP), ((0.055, 0, 0.005), UP)])
+
+
+def scanner() -> Model:
+    """A barcode scanner that stands on its window, its handle up."""
+    parts = [
+        box("black", (0.05, 0.05, 0.035)),
+        cylinder("black", 0.013, 0.075, (0, 0, 0.035)),
+        painted(box("red", (0.02, 0.0006, 0.01), (0, -0.0253, 0.012))),
+    ]
+    return Model(parts, tops((0, 0, 0.08)), [((0, 0, 0), DOWN)], BACKWARDS)
 
 
 def carton(colour: str, size: Point, lid: str = "white") -> Model:
     """A small carton or a solid block, gripped across x."""
     width, depth, height = size
     parts = [box(colour, size), painted(box(lid, (width - 0.012, depth - 0.012, 0.001), (0, 0, height)))]
-    return Model(parts, both((0, 0, max(0.031, height - 0.025))), [_BOTTOM])
+    return Model(parts, both((0, 0, max(0.031, height - 0.025))), [_BOTTOM, ((0, 0, 0), UP)])
 
 
 def toy_car(colour: str) -> Model:
@@ -96,6 +116,8 @@ _SHOES = (("black", "white"), ("white", "light gray"), ("white", "brown"), ("whi
 _SHOES += (("brown", "black"), ("blue", "white"), ("light brown", "brown"), ("red", "white"), ("white", "light gray"))
 _TEA, _COFFEE, _WOOD = (0.054, 0.075, 0.06), (0.052, 0.08, 0.07), (0.045, 0.075, 0.04)
 MODELS = {
+    "110_basket": {0: basket("light brown"), 1: basket("yellow")},
+    "024_scanner": {index: scanner() for index in range(5)},
     "041_shoe": {index: shoe(*colours) for index, colours in enumerate(_SHOES)},
     "007_shoe-box": {0: shoe_box()},
     "062_plasticbox": {3: plastic_box("light blue"), 5: plastic_box("blue")},

@@ -17,11 +17,12 @@ from .shapes import COLOURS, Part, Point
 SIDEWAYS = np.array([[0, 0, 1], [1, 0, 0], [0, 1, 0]], float)  # [.5, .5, .5, .5]: x away, z to the right
 FACING = np.array([[1, 0, 0], [0, 0, -1], [0, 1, 0]], float)  # [.7, .7, 0, 0]: x to the right, z towards the robot
 BACKWARDS = np.array([[-1, 0, 0], [0, 0, 1], [0, 1, 0]], float)  # [0, 0, .7, .7]: x to the left, z away
+UNDERSIDE_UP = np.array([[0, 0, 1], [-1, 0, 0], [0, -1, 0]], float)  # [.5, -.5, .5, -.5]: y down
 LEFTWARDS = np.array(
     [[0, 0, -1], [-1, 0, 0], [0, 1, 0]], float
 )  # [.5, .5, -.5, -.5]: x towards the robot, z to the left
+UP, DOWN, NEAR = np.array([0.0, 0, 1]), np.array([0.0, 0, -1]), np.array([0.0, -1, 0])
 _GRIPPER = np.array([[0, 0, 1], [-1, 0, 0], [0, -1, 0]], float)  # a contact frame times this is the gripper's frame
-_WAYS = {"up": np.array([0.0, 0, 1]), "down": np.array([0.0, 0, -1]), "near": np.array([0.0, -1, 0])}
 
 
 @dataclass(frozen=True)
@@ -47,24 +48,29 @@ class Model:
         parts: Convex pieces.
         grasps: In the order that task code counts them.
         places: Frames at which it is stood on something or something is stood on it, in the same order: a point, and
-            the way z points there (``up``, ``down``, or ``near``: towards the robot).
+            the unit vector along which z points there.
         axes: How its own axes lie (one of the constants above).
     """
 
     parts: Sequence[Part]
     grasps: Sequence[Grasp] = ()
-    places: Sequence[tuple[Point, str]] = ()
+    places: Sequence[tuple[Point, np.ndarray]] = ()
     axes: np.ndarray = field(default_factory=lambda: SIDEWAYS)
 
 
 def down(at: Point, across: tuple[float, float] = (-1, 0)) -> Grasp:
     """Returns a grasp from above; the fingers close along ``across`` (x, y)."""
-    return Grasp(at, _WAYS["down"], np.array([*across, 0.0]) / np.hypot(*across))
+    return Grasp(at, DOWN, np.array([*across, 0.0]) / np.hypot(*across))
 
 
 def both(at: Point, across: tuple[float, float] = (-1, 0)) -> list[Grasp]:
     """Returns the grasp from above and the same with the gripper turned half around."""
     return [down(at, across), down(at, (-across[0], -across[1]))]
+
+
+def tops(at: Point) -> list[Grasp]:
+    """Returns grasps from above of something round: twelve ways across."""
+    return [down(at, (np.cos(angle), np.sin(angle))) for angle in 2 * np.pi * np.arange(12) / 12]
 
 
 def around(at: Point, axis: str = "z", count: int = 12) -> list[Grasp]:
@@ -90,23 +96,12 @@ def row(make: Callable[..., Model], *choices: Any) -> dict[int, Model]:
 
 def write(model: Model, folder: Path, index: int) -> None:
     """Writes ``visual/baseN.glb``, ``collision/baseN.glb`` and ``model_dataN.json`` for the variant N."""
-    from trimesh import Scene
-    from trimesh.visual import TextureVisuals
-
-    own = np.eye(4)
-    own[:3, :3] = model.axes.T
-    scenes = {"visual": Scene(), "collision": Scene()}
-    for number, part in enumerate(model.parts):
-        for kind, mesh in (("visual", part.seen), ("collision", part.touched)):
-            if mesh is not None:
-                moved = mesh.copy().apply_transform(own)
-                moved.visual = TextureVisuals(material=_paint(part.colour))
-                scenes[kind].add_geometry(moved, geom_name=f"part{number:03d}")
+    scenes = mesh_scenes(model.parts, model.axes)
     for kind, scene in scenes.items():
         (folder / kind).mkdir(parents=True, exist_ok=True)
         scene.export(folder / kind / f"base{index}.glb")
     low, high = scenes["collision"].bounds
-    contacts = [_frame(model.axes, grasp.at, _grip(grasp) @ _GRIPPER.T) for grasp in model.grasps]
+    contacts = [frame(model.axes, grasp.at, grip(grasp)) for grasp in model.grasps]
     data = {
         "center": _rounded((low + high) / 2),
         "extents": _rounded(high - low),
@@ -114,7 +109,7 @@ def write(model: Model, folder: Path, index: int) -> None:
         "contact_points_pose": contacts,
         "contact_points_group": [list(range(len(contacts)))],
         "contact_points_mask": [True],
-        "functional_matrix": [_frame(model.axes, at, _place(model.axes, way)) for at, way in model.places],
+        "functional_matrix": [frame(model.axes, at, _place(model.axes, way)) for at, way in model.places],
         "target_pose": [],
         "orientation_point": [],
         "transform_matrix": np.eye(4).tolist(),
@@ -122,22 +117,42 @@ def write(model: Model, folder: Path, index: int) -> None:
     (folder / f"model_data{index}.json").write_text(json.dumps(data), encoding="utf-8")
 
 
-def _grip(grasp: Grasp) -> np.ndarray:
-    return np.stack([grasp.approach, grasp.across, np.cross(grasp.approach, grasp.across)], axis=1)
+def mesh_scenes(parts: Sequence[Part], axes: np.ndarray, origin: Point | np.ndarray = (0, 0, 0)) -> dict[str, Any]:
+    """Returns the ``visual`` and ``collision`` scene of parts, in the object's own axes about an origin."""
+    from trimesh import Scene
+    from trimesh.visual import TextureVisuals
+
+    own = np.eye(4)
+    own[:3, :3] = axes.T
+    own[:3, 3] = -axes.T @ np.array(origin, float)
+    scenes = {"visual": Scene(), "collision": Scene()}
+    for number, part in enumerate(parts):
+        for kind, mesh in (("visual", part.seen), ("collision", part.touched)):
+            if mesh is not None:
+                moved = mesh.copy().apply_transform(own)
+                moved.visual = TextureVisuals(material=_paint(part.colour))
+                scenes[kind].add_geometry(moved, geom_name=f"part{number:03d}")
+    return scenes
 
 
-def _place(axes: np.ndarray, way: str) -> np.ndarray:
-    """Returns a frame [3, 3] whose x is the object's own x, and whose z points that way."""
-    z = _WAYS[way]
-    return np.stack([axes[:, 0], np.cross(z, axes[:, 0]), z], axis=1)
+def grip(grasp: Grasp) -> np.ndarray:
+    """Returns RoboTwin's contact frame [3, 3] for a grasp."""
+    gripper = np.stack([grasp.approach, grasp.across, np.cross(grasp.approach, grasp.across)], axis=1)
+    return gripper @ _GRIPPER.T
 
 
-def _frame(axes: np.ndarray, at: Point, rotation: np.ndarray) -> list[list[float]]:
-    """Returns the frame [4, 4] in the object's own axes."""
+def frame(axes: np.ndarray, at: Point | np.ndarray, rotation: np.ndarray) -> list[list[float]]:
+    """Returns a frame [4, 4] in the object's own axes."""
     matrix = np.eye(4)
     matrix[:3, :3] = axes.T @ rotation
     matrix[:3, 3] = axes.T @ np.array(at, float)
     return [_rounded(row) for row in matrix]
+
+
+def _place(axes: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """Returns a frame [3, 3] whose z points that way; x is the object's own if that is level, and else to the right."""
+    x = axes[:, 0] if abs(z[2]) == 1 else np.array([1.0, 0, 0])
+    return np.stack([x, np.cross(z, x), z], axis=1)
 
 
 def _paint(colour: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .model import Model, down, rim
+from .model import DOWN, Model, down, rim
 from .shapes import cylinder, wall
 
 _BOWLS = ("white", "white", "gray", "blue", "white", "gray", "gray", "light green")
@@ -21,7 +21,7 @@ _CUPS = (
     "black",
     "black",
 )
-_BOTTOM = ((0, 0, 0), "down")
+_BOTTOM = ((0, 0, 0), DOWN)
 
 
 def bowl(colour: str) -> Model:
@@ -39,12 +39,12 @@ def cup(colour: str, radius: float, height: float) -> Model:
 def plate() -> Model:
     """A shallow plate with a raised rim."""
     parts = [cylinder("white", 0.07, 0.008), *wall("white", 0.07, 0.10, 0.014, 0.006)]
-    return Model(parts, [down((0, 0, 0.01))], [((0, 0, 0.008), "down")])
+    return Model(parts, [down((0, 0, 0.01))], [((0, 0, 0.008), DOWN)])
 
 
 def coaster() -> Model:
     """A flat wooden disc."""
-    return Model([cylinder("brown", 0.05, 0.006)], [down((0, 0, 0.006))], [((0, 0, 0.006), "down")])
+    return Model([cylinder("brown", 0.05, 0.006)], [down((0, 0, 0.006))], [((0, 0, 0.006), DOWN)])
 
 
 MODELS = {
