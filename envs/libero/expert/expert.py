@@ -11,6 +11,8 @@ from .grasp import Grasp
 from .scene import Scene
 from .skills import PickPlace
 
+_ORDER = ("turnon", "turnoff", "open", "on", "in", "close")
+
 
 class Expert:
     """A scripted policy with privileged state for one LIBERO task.
@@ -22,7 +24,8 @@ class Expert:
     def __init__(self, problem: Any) -> None:
         """See the class."""
         self.scene = Scene(problem)
-        self.goals = [list(goal) for goal in problem.parsed_problem["goal_state"]]
+        goals = problem.parsed_problem["goal_state"]
+        self.goals = [list(goal) for goal in sorted(goals, key=lambda goal: _ORDER.index(goal[0]))]
         self.skills = [self._skill(*goal) for goal in self.goals]
 
     def _skill(self, verb: str, *things: str) -> PickPlace | Drawer | Knob:
@@ -34,10 +37,12 @@ class Expert:
 
     def act(self) -> np.ndarray:
         """The next OSC_POSE delta action, float64 [7] in [-1, 1], decided from the present state."""
-        for goal, skill in zip(self.goals, self.skills, strict=True):
-            if not self.scene.satisfied(goal):
-                return np.clip(skill.act(), -1.0, 1.0)
-        return np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0])
+        todo = [skill for goal, skill in zip(self.goals, self.skills, strict=True) if not self.scene.satisfied(goal)]
+        for skill in self.skills:
+            action = None if skill in todo[:1] else skill.leave()
+            if action is not None:
+                return np.clip(action, -1.0, 1.0)
+        return np.clip(todo[0].act(), -1.0, 1.0) if todo else np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0])
 
     def snapshot(self) -> list[Grasp | None]:
         """What the expert remembers between calls; give it to :meth:`restore`."""

@@ -47,6 +47,22 @@ class Drawer:
         """How far it is open, metres."""
         return abs(float(self.scene.data.qpos[self._qpos]))
 
+    @property
+    def wanted(self) -> bool:
+        """Whether it isn't open wide enough yet to put something in; once begun, pulling goes on to the end."""
+        return self.travel < (0.145 if all(self.scene.touches_body(self._body)) else 0.11)
+
+    def leave(self) -> np.ndarray | None:
+        """Lets go of the handle and backs off, before something else is done; None if the hand is elsewhere."""
+        scene = self.scene
+        pointing, tool = scene.tool_rotation[:, 2], scene.tool
+        away = tool - scene.data.geom_xpos[self._bar]
+        if float(pointing @ self._out) > -0.7 or float(np.linalg.norm(away)) > 0.12 or float(away @ self._out) > 0.09:
+            return None
+        hand = frame(-_UP, -self._out)
+        back = 0.0 if self.open and scene.opening < 0.05 else 0.12
+        return servo(scene, tool + back * self._out, hand, -1.0)
+
     def act(self) -> np.ndarray:
         """The next action [7]."""
         return self._pull() if self.open else self._push()
@@ -60,7 +76,7 @@ class Drawer:
                 return servo(scene, tool, hand, 1.0)
             return servo(scene, tool + 0.06 * out, hand, 1.0)
         goal = bar + 0.004 * out
-        step = approach(scene, goal, hand, 0.02)
+        step = approach(scene, goal, hand, 0.02, -out)
         if step.close:
             return servo(scene, goal, hand, 1.0)
         near = float((tool - goal) @ out) < 0.1
@@ -104,6 +120,10 @@ class Knob:
         self._along = np.linalg.svd(ridge[:, :2] - centre[:2], full_matrices=False)[2][0]
         self._width = float(np.ptp((ridge[:, :2] - centre[:2]) @ np.array([-self._along[1], self._along[0]])))
         self._grip = np.array([centre[0], centre[1], self._top - 0.010])
+
+    def leave(self) -> np.ndarray | None:
+        """Nothing to do: the hand goes up from a knob without further ado."""
+        return None
 
     def act(self) -> np.ndarray:
         """The next action [7]."""

@@ -12,6 +12,7 @@ _GAIN = 16.0  # action per metre
 _LEAD = 0.03  # seconds; looking that far ahead damps the arm's swing
 _TURN_GAIN = 3.0  # action per radian
 _TURN_LIMIT = 0.6
+DOWNWARD = np.array([0.0, 0.0, -1.0])
 
 
 def servo(scene: Scene, goal: np.ndarray, rotation: np.ndarray, grip: float, limit: float = 1.0) -> np.ndarray:
@@ -26,17 +27,28 @@ def servo(scene: Scene, goal: np.ndarray, rotation: np.ndarray, grip: float, lim
     """
     move = (goal - scene.tool - _LEAD * scene.tool_velocity) * _GAIN
     move *= limit / max(limit, float(np.abs(move).max()))
-    turn = np.clip(_TURN_GAIN * turn_to(scene, rotation), -_TURN_LIMIT, _TURN_LIMIT)
+    turn = np.clip(_TURN_GAIN * _swing_first(scene, rotation), -_TURN_LIMIT, _TURN_LIMIT)
     return np.concatenate((move, turn, [grip]))
 
 
 def turn_to(scene: Scene, rotation: np.ndarray) -> np.ndarray:
     """Rotation vector [3] from the tool's present rotation to the wanted one, radians, in the world frame."""
-    difference = rotation @ scene.tool_rotation.T
-    axis = np.array(
-        [difference[2, 1] - difference[1, 2], difference[0, 2] - difference[2, 0], difference[1, 0] - difference[0, 1]]
-    )
-    sine, cosine = np.linalg.norm(axis) / 2, (np.trace(difference) - 1) / 2
+    return _rotation_vector(rotation @ scene.tool_rotation.T)
+
+
+def _swing_first(scene: Scene, rotation: np.ndarray) -> np.ndarray:
+    """The turn [3] to take now: the hand's direction first, then its roll, so that the arm does not wind itself up."""
+    now, wanted = scene.tool_rotation[:, 2], rotation[:, 2]
+    axis = np.cross(now, wanted)
+    angle = float(np.arctan2(np.linalg.norm(axis), now @ wanted))
+    if angle < 0.4:
+        return turn_to(scene, rotation)
+    return axis / max(float(np.linalg.norm(axis)), 1e-9) * angle
+
+
+def _rotation_vector(rotation: np.ndarray) -> np.ndarray:
+    axis = np.array([rotation[2, 1] - rotation[1, 2], rotation[0, 2] - rotation[2, 0], rotation[1, 0] - rotation[0, 1]])
+    sine, cosine = float(np.linalg.norm(axis)) / 2, (float(np.trace(rotation)) - 1) / 2
     return axis / max(2 * sine, 1e-9) * np.arctan2(sine, cosine)
 
 
@@ -59,29 +71,44 @@ class Approach:
     error: float
 
 
-def approach(scene: Scene, goal: np.ndarray, hand: np.ndarray, width: float) -> Approach:
-    """Judges the present state against the pose [3], [3, 3] in which something ``width`` metres wide is grasped."""
-    pointing = hand[:, 2]
+def approach(scene: Scene, goal: np.ndarray, hand: np.ndarray, width: float, way: np.ndarray = DOWNWARD) -> Approach:
+    """Judges the present state against the pose [3], [3, 3] in which something ``width`` metres wide is grasped.
+
+    The hand gets there by moving along ``way`` [3].
+    """
     gap = goal - scene.tool
-    short = float(gap @ pointing)
-    aside = float(np.linalg.norm(gap - short * pointing))
+    short = float(gap @ way)
+    aside = float(np.linalg.norm(gap - short * way))
     turn = float(np.linalg.norm(turn_to(scene, hand)))
     closing = scene.squeeze > -1 and scene.opening_speed < -0.004
     wide = scene.opening > max(0.06, min(width + 0.012, 0.0765))
-    stopped = abs(float(scene.tool_velocity @ pointing)) < 0.005 and abs(short) < 0.025
-    there = aside < 0.008 and turn < 0.12 and (abs(short) < 0.008 or stopped)
+    slack = float(np.clip(0.4 * (0.08 - width), 0.005, 0.015))  # half of what the open fingers leave free
+    stopped = float(np.linalg.norm(scene.tool_velocity)) < 0.005 and abs(short) < 0.025  # on the table, or in a corner
+    there = turn < 0.12 and ((aside < 0.008 and abs(short) < 0.008) or (aside < slack + 0.003 and stopped))
     about = aside < 0.02 and turn < 0.3 and abs(short) < 0.025
-    error = (aside - 0.01 + 0.1 * max(0.0, turn - 0.1)) / 0.03 + (0 if wide or about else 1)
+    error = (aside - slack + 0.1 * max(0.0, turn - 0.1)) / 0.03 + (0 if wide or about else 1)
     return Approach((there and wide) or (about and closing), float(np.clip(error, 0, 1)))
 
 
 def path_top(obstacles: np.ndarray, start: np.ndarray, end: np.ndarray, radius: float) -> float:
     """Height of the highest obstacle within ``radius`` metres of the straight way [2] -> [2]; -inf if it is free."""
+    beside = _beside(obstacles, start, end)
+    return float(obstacles[(beside**2).sum(axis=1) < radius**2, 2].max(initial=-np.inf))
+
+
+def hand_floor(obstacles: np.ndarray, start: np.ndarray, end: np.ndarray, fingers: np.ndarray) -> float:
+    """How high the tool must be for the broad hand above it to pass over all obstacles on the straight way, metres."""
+    beside = _beside(obstacles, start, end)
+    along = np.abs(beside @ fingers[:2])
+    across = np.abs(beside @ np.array([-fingers[1], fingers[0]]))
+    return float(obstacles[(along < 0.115) & (across < 0.045), 2].max(initial=-np.inf)) - 0.035
+
+
+def _beside(obstacles: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Vectors [n, 2] from the nearest point of a way to the obstacles."""
     way = end[:2] - start[:2]
     share = np.clip((obstacles[:, :2] - start[:2]) @ way / (way @ way + 1e-9), 0, 1)
-    beside = obstacles[:, :2] - start[:2] - share[:, None] * way
-    near = obstacles[(beside**2).sum(axis=1) < radius**2, 2]
-    return float(near.max(initial=-np.inf))
+    return obstacles[:, :2] - start[:2] - share[:, None] * way
 
 
 def over_the_top(tool: np.ndarray, goal: np.ndarray, floor: float, error: float) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 
 OPEN = 0.078  # metres between the pads of the open gripper
 _VOXEL = 0.006  # metres; point clouds are thinned to this grid
+_COARSE = 0.012  # and those of obstacles to this one
 _VIRTUAL = frozenset(("main_table", "floor", "kitchen_table", "living_room_table", "study_table", "coffee_table"))
 _MESH, _BOX, _CYLINDER = (
     int(kind) for kind in (mujoco.mjtGeom.mjGEOM_MESH, mujoco.mjtGeom.mjGEOM_BOX, mujoco.mjtGeom.mjGEOM_CYLINDER)
@@ -47,7 +48,8 @@ class Scene:
             for name, bodies in self._bodies.items()
         }
         self._local = {body: self._body_cloud(body) for bodies in self._bodies.values() for body in bodies}
-        self._clouds: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self._coarse = {body: _thinned(cloud, _COARSE) for body, cloud in self._local.items()}
+        self._clouds: dict[tuple[str, bool], tuple[np.ndarray, np.ndarray]] = {}
 
     # The robot.
 
@@ -108,20 +110,22 @@ class Scene:
 
     def cloud(self, name: str) -> np.ndarray:
         """Points on the collision shape of an object or fixture [n, 3] in the world, metres."""
-        bodies = self._bodies[name]
-        pose = np.concatenate((self.data.xpos[bodies].ravel(), self.data.xmat[bodies].ravel()))
-        kept = self._clouds.get(name)
-        if kept is not None and np.abs(kept[0] - pose).max() < 5e-4:
-            return kept[1]
-        parts = [self._local[body] @ self.data.xmat[body].reshape(3, 3).T + self.data.xpos[body] for body in bodies]
-        cloud = np.concatenate(parts)
-        self._clouds[name] = pose, cloud
-        return cloud
+        return self._cloud(name, coarse=False)
 
     def obstacles(self, *excluded: str) -> np.ndarray:
-        """Points of everything but the excluded things [n, 3]."""
-        clouds = [self.cloud(name) for name in self.things if name not in excluded]
-        return np.concatenate(clouds) if clouds else np.zeros((0, 3))
+        """Fewer points, of everything but the excluded things [n, 3]."""
+        clouds = [self._cloud(name, coarse=True) for name in self.things if name not in excluded]
+        return np.concatenate([np.zeros((0, 3)), *clouds])
+
+    def _cloud(self, name: str, coarse: bool) -> np.ndarray:
+        bodies, local = self._bodies[name], self._coarse if coarse else self._local
+        pose = np.concatenate((self.data.xpos[bodies].ravel(), self.data.xmat[bodies].ravel()))
+        kept = self._clouds.get((name, coarse))
+        if kept is not None and np.abs(kept[0] - pose).max() < 5e-4:
+            return kept[1]
+        parts = [local[body] @ self.data.xmat[body].reshape(3, 3).T + self.data.xpos[body] for body in bodies]
+        self._clouds[name, coarse] = pose, np.concatenate(parts)
+        return self._clouds[name, coarse][1]
 
     def touches(self, name: str) -> tuple[bool, bool]:
         """Whether each of the two fingers touches the object."""
@@ -171,9 +175,7 @@ class Scene:
             rotation = np.zeros(9)
             mujoco.mju_quat2Mat(rotation, self.model.geom_quat[geom])
             clouds.append(self._geom_cloud(geom) @ rotation.reshape(3, 3).T + self.model.geom_pos[geom])
-        points = np.concatenate(clouds)
-        _, first = np.unique(np.round(points / _VOXEL), axis=0, return_index=True)
-        return points[np.sort(first)]
+        return _thinned(np.concatenate(clouds), _VOXEL)
 
     def _geom_cloud(self, geom: int) -> np.ndarray:
         kind, size = int(self.model.geom_type[geom]), self.model.geom_size[geom]
@@ -190,3 +192,9 @@ class Scene:
             return np.stack((np.cos(angle) * size[0], np.sin(angle) * size[0], height), axis=-1).reshape(-1, 3)
         corner = np.array([-size[0], 0.0, size[0]])
         return np.stack(np.meshgrid(corner, corner, corner), axis=-1).reshape(-1, 3)
+
+
+def _thinned(points: np.ndarray, grid: float) -> np.ndarray:
+    """One point [m, 3] a cell of a grid."""
+    _, first = np.unique(np.round(points / grid), axis=0, return_index=True)
+    return points[np.sort(first)]

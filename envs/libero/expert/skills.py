@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from .fixtures import Drawer
 from .grasp import Grasp, hand_rotation, plan_grasp
-from .motion import approach, over_the_top, path_top, servo, yaw_of
+from .motion import approach, hand_floor, over_the_top, path_top, servo, turn_to, yaw_of
 from .scene import Scene
 
 
@@ -24,6 +25,8 @@ class PickPlace:
         parent = sites[target].parent_name if target in sites else target
         self._holder = parent if parent in scene.things else None
         self._walled = "contain_region" in target  # the object is dropped in from above the wall
+        inside = target in sites and bool(sites[target].joints) and "contain" not in target
+        self._drawer = Drawer(scene, target, open=True) if inside else None
         self.grasp: Grasp | None = None
 
     @property
@@ -33,7 +36,17 @@ class PickPlace:
 
     def act(self) -> np.ndarray:
         """The next action [7]."""
+        if self._drawer and not self.holding:
+            action = self._drawer.act() if self._drawer.wanted else self._drawer.leave()
+            if action is not None:
+                return action
         return self._carry() if self.holding else self._pick()
+
+    def leave(self) -> np.ndarray | None:
+        """Lets go of the object before something else is done; None if nothing is held."""
+        if any(self.scene.touches(self.thing)) and self.scene.opening < 0.06:
+            return servo(self.scene, self.scene.tool, hand_rotation(yaw_of(self.scene)), -1.0)
+        return None
 
     def _pick(self) -> np.ndarray:
         scene = self.scene
@@ -41,18 +54,20 @@ class PickPlace:
         if scene.speed(self.thing) > 0.15:  # it falls or rolls: wait and see
             return servo(scene, tool, hand_rotation(yaw_of(scene)), -1.0)
         if self.grasp is None or not self.grasp.fits(position, rotation):
-            self.grasp = plan_grasp(scene, self.thing)
-        goal, hand = position + self.grasp.offset, hand_rotation(self.grasp.yaw)
+            self.grasp = plan_grasp(scene, self.thing, self._spot())
+        goal, hand = position + self.grasp.offset, self.grasp.hand
         step = approach(scene, goal, hand, self.grasp.width)
         if step.close:
             return servo(scene, goal, hand, 1.0)
-        top = max(scene.cloud(self.thing)[:, 2].max(), path_top(scene.obstacles(self.thing), tool, goal, 0.05))
-        waypoint = over_the_top(tool, goal, top + 0.04, step.error)
+        obstacles = scene.obstacles(self.thing)
+        top = max(scene.cloud(self.thing)[:, 2].max(), path_top(obstacles, tool, goal, 0.05))
+        floor = max(top + 0.04, hand_floor(obstacles, tool, goal, hand[:, 0]))
+        waypoint = over_the_top(tool, goal, floor, step.error)
         return servo(scene, waypoint, hand, -1.0, limit=1.0 if tool[2] - goal[2] > 0.05 else 0.6)
 
     def _carry(self) -> np.ndarray:
         scene = self.scene
-        tool, hand = scene.tool, hand_rotation(yaw_of(scene))
+        tool, hand = scene.tool, self._hand()
         hang = tool - scene.position(self.thing)
         below = tool[2] - scene.cloud(self.thing)[:, 2].min()
         spot = self._spot()
@@ -65,9 +80,30 @@ class PickPlace:
             return servo(scene, tool, hand, -1.0)
         if scene.squeeze < 1:
             return servo(scene, tool, hand, 1.0)
-        top = path_top(scene.obstacles(self.thing), tool - hang, spot, 0.06)
-        floor = max(top + below + 0.02, goal[2] + 0.04)
+        obstacles = scene.obstacles(self.thing)
+        aside_of = self._overhang(obstacles)
+        if aside_of is not None:  # slide out from under it before going up
+            away = tool[:2] - hang[:2] - aside_of
+            slide = np.array([*(away / max(float(np.linalg.norm(away)), 1e-6)), 0.0])
+            return servo(scene, tool + 0.05 * slide, hand, 1.0, limit=0.7)
+        top = path_top(obstacles, tool - hang, spot, 0.06)
+        floor = max(top + below + 0.02, hand_floor(obstacles, tool, goal, hand[:, 0]), goal[2] + 0.04)
         return servo(scene, over_the_top(tool, goal, floor, (aside - 0.015) / 0.03), hand, 1.0)
+
+    def _hand(self) -> np.ndarray:
+        """The rotation [3, 3] to carry with: that of the grasp, if this is the grasp that was planned."""
+        if self.grasp is not None and np.linalg.norm(turn_to(self.scene, self.grasp.hand)) < 0.5:
+            return self.grasp.hand
+        return hand_rotation(yaw_of(self.scene))
+
+    def _overhang(self, obstacles: np.ndarray) -> np.ndarray | None:
+        """Centre [2] of what is above the object's edge, such as an open drawer; None if it can go straight up."""
+        cloud = self.scene.cloud(self.thing)
+        centre = (cloud[:, :2].max(axis=0) + cloud[:, :2].min(axis=0)) / 2
+        reach = float(np.linalg.norm(cloud[:, :2] - centre, axis=1).max()) + 0.015
+        above = obstacles[obstacles[:, 2] > cloud[:, 2].max() + 0.005, :2]
+        above = above[np.linalg.norm(above - centre, axis=1) < reach]
+        return above.mean(axis=0) if len(above) else None
 
     def _spot(self) -> np.ndarray:
         """Where the object's bottom centre goes [3]."""
