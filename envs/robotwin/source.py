@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import os
 import sys
 from dataclasses import dataclass
@@ -64,7 +63,7 @@ def open_standin() -> Opened:
     vulkan.activate(cache)
     try:
         world = World(Source(str(place), robot=NAME, planner="cpu", rasterise=True))
-    except (ImportError, importlib.metadata.PackageNotFoundError) as error:
+    except ImportError as error:
         raise SuiteUnavailable(f"RoboTwin's task code cannot be imported ({error}); {build.MEND}") from error
     except NoRenderer as error:
         raise SuiteUnavailable(f"SAPIEN finds no Vulkan device ({error}); {vulkan.MEND}") from None

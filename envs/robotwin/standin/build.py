@@ -37,7 +37,10 @@ def build(cache: Path) -> Path:
     Raises:
         SuiteUnavailable: A package that it is made from is missing.
     """
-    from .objects import build_objects  # only who builds needs the shapes
+    try:
+        from .objects import build_objects  # only who builds needs the shapes
+    except ModuleNotFoundError as error:
+        raise SuiteUnavailable(f"{error.name} is not installed; {MEND}") from error
 
     place = tree(cache)
     place.parent.mkdir(parents=True, exist_ok=True)
