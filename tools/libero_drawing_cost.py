@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 from replan.envs import SUITES
 
-ROUNDS, STEPS, EXECUTED = 5, 120, 10
+ROUNDS, STEPS, EXECUTED = 3, 100, 10
 
 
 def main() -> None:

@@ -240,6 +240,11 @@ def test_the_seed_moves_the_fixtures_and_nothing_else(world):
     (_, one), (_, other) = (env.reset(seed=seed, options=cell("libero_goal", 2, 4)) for seed in (0, 1))
     assert one["manifest"].pop("fixtures") != other["manifest"].pop("fixtures")
     assert one == other
+    env, runs = world("libero_object"), []  # a suite without fixtures
+    for seed in (0, 1):
+        _, info = env.reset(seed=seed, options=cell("libero_object", 3, 4))
+        runs.append((info, play(env, MIXED)))
+    assert runs[0][0] == runs[1][0] and np.array_equal(runs[0][1], runs[1][1])
 
 
 def test_a_stove_that_was_on_is_cold_in_the_next_episode(world):
@@ -265,8 +270,10 @@ def test_looking_ahead_with_the_expert_changes_nothing(world):
         env.unwrapped.cameras_on = False
         states = []
         for _ in range(20):
+            before = env.unwrapped.get_state()
             chunk = env.unwrapped.expert_chunk(ahead)
-            assert chunk.shape == (ahead, 7)
+            assert chunk.shape == (ahead, 7) and np.array_equal(env.unwrapped.get_state(), before)
+            assert np.array_equal(env.unwrapped.expert_chunk(1)[0], chunk[0])  # it sees what it saw before
             env.step(chunk[0])
             states.append(env.unwrapped.get_state())
         runs.append(states)
