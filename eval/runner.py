@@ -34,14 +34,14 @@ from tqdm import tqdm
 from ..envs import SuiteUnavailable
 from ..results.schema import EpisodeRow, Run
 from ..results.store import Store
-from .cells import make_batches
+from .cells import address, make_batches
 from .clock import write_trace
 from .spec import BadInput
 from .worker import Worker, failed
 
 if TYPE_CHECKING:
     from .bench import Bench
-    from .cells import Job
+    from .cells import Cell, Job
     from .spec import Spec
 
 TRACE = "trace.jsonl"  # what a run with measured latency leaves in its directory
@@ -89,29 +89,33 @@ def crowding(spec: Spec) -> str | None:
 def _build(workers: list[_Process], batches: Sequence[Sequence[Job]]) -> None:
     """Builds all that is needed once, so that what cannot be built is known before anything is measured.
 
-    Every worker builds the first suite, and stays with it; one of them has built the others before.
+    Every worker builds the first suite, begins what it is going to play first, and stays; one of them has tried the
+    other suites before.
     """
-    worlds: dict[str, list[tuple[str, dict[str, Any]]]] = {}
-    for cell in (batch[0].cell for batch in batches):
-        settings = worlds.setdefault(cell.suite, [])
-        if (cell.suite, cell.settings) not in settings:
-            settings.append((cell.suite, cell.settings))
-    first, *others = worlds
+    first, *others = _one_of_each(batches)
     for suite in others:
-        _build_suite(workers[:1], suite, worlds[suite])
-    _build_suite(workers, first, worlds[first])
+        _ask_to_build({workers[0]: _one_of_each(batches)[suite]}, suite)
+    turns = range(len(workers))
+    _ask_to_build({workers[i]: _one_of_each([*batches[i:], *batches[:i]])[first] for i in turns}, first)
 
 
-def _build_suite(workers: list[_Process], suite: str, worlds: list[tuple[str, dict[str, Any]]]) -> None:
-    for worker in workers:
+def _one_of_each(batches: Sequence[Sequence[Job]]) -> dict[str, list[Cell]]:
+    """Returns the first cell of each combination of settings, by suite."""
+    found: dict[str, dict[str, Cell]] = {}
+    for cell in (batch[0].cell for batch in batches):
+        found.setdefault(cell.suite, {}).setdefault(address(cell.settings), cell)
+    return {suite: list(cells.values()) for suite, cells in found.items()}
+
+
+def _ask_to_build(cells: dict[_Process, list[Cell]], suite: str) -> None:
+    for worker in cells:
         worker.serve(suite)
-    for future in [worker.ask(_build_worker, worlds) for worker in workers]:
+    for future in [worker.ask(_build_worker, those) for worker, those in cells.items()]:
         try:
             refusal = future.result()
         except Exception as error:
-            raise RuntimeError(
-                f"suite {suite!r} could not be set up: {_what_happened(error)}; see `replan doctor`"
-            ) from error
+            why = f"{_what_happened(error)}; see `replan doctor`"
+            raise RuntimeError(f"suite {suite!r} could not be set up: {why}") from error
         if refusal is not None:
             raise (BadInput if refusal.bad_input else RuntimeError)(refusal.text)
 
@@ -292,9 +296,9 @@ def _this_worker() -> Worker:
     return _worker
 
 
-def _build_worker(worlds: list[tuple[str, dict[str, Any]]]) -> _Refusal | None:
+def _build_worker(cells: list[Cell]) -> _Refusal | None:
     try:
-        _this_worker().build(worlds)
+        _this_worker().build(cells)
     except (ValueError, TypeError, SuiteUnavailable) as error:
         return _Refusal(True, str(error))
     except (Exception, SystemExit):

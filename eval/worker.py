@@ -19,7 +19,7 @@ from .spec import BadInput
 
 if TYPE_CHECKING:
     from .bench import Agent, Bench
-    from .cells import Job
+    from .cells import Cell, Job
     from .spec import Spec
 
 WARMUP_CALLS = 2  # policy calls that nobody counts, made by an agent before its first episode in a process
@@ -56,26 +56,27 @@ class Worker:
         self._warm: set[str] = set()  # methods that have made their warm-up calls in this process
         self._routes: set[tuple[str, str]] = set()  # (method, route) that this process has been through
 
-    def build(self, worlds: Iterable[tuple[str, dict[str, Any]]]) -> None:
+    def build(self, cells: Iterable[Cell]) -> None:
         """Builds what the evaluation needs, so that what cannot be built is known before it starts.
 
         Args:
-            worlds: Suites with their settings.
+            cells: One of each environment: a suite may lack something that only an episode asks for.
 
         Raises:
             BadInput: A policy does not fit its suite.
             Exception: Whatever the environment, policy or method raises.
         """
-        for suite, settings in worlds:
-            policy = self._spec.policy[suite]
+        for cell in cells:
+            policy = self._spec.policy[cell.suite]
             for method in self._spec.method:
                 self._agent(policy, method)
-            env = self._environment(suite, settings)
+            env = self._environment(cell)
             misfits = self._bench.misfits(policy, env.observation_space, env.action_space)
             if misfits:
                 raise BadInput(
-                    f"policy {policy!r} does not fit suite {suite!r}: {'; '.join(misfits)}. Name another --policy"
+                    f"policy {policy!r} does not fit suite {cell.suite!r}: {'; '.join(misfits)}. Name another --policy"
                 )
+            env.reset(seed=cell.seed, options={"task": cell.task, "init_state": cell.init_state})
 
     def play(self, job: Job) -> EpisodeRow:
         """Runs one episode. Whatever is raised in it makes it a row of status ``error``.
@@ -86,7 +87,7 @@ class Worker:
         try:
             # In this order: triton, if the method loads it, does not survive being loaded after an OpenGL context.
             agent = self._agent(job.policy, job.method)
-            return self._episode(job, self._environment(job.cell.suite, job.cell.settings), agent)
+            return self._episode(job, self._environment(job.cell), agent)
         except (Exception, SystemExit) as error:
             return failed(job, self._spec, f"{type(error).__name__}: {error}")
 
@@ -160,10 +161,10 @@ class Worker:
             extra=_finite(call.extra),
         )
 
-    def _environment(self, suite: str, settings: Mapping[str, Any]) -> Any:
-        key = address([suite, dict(settings)])
+    def _environment(self, cell: Cell) -> Any:
+        key = address([cell.suite, cell.settings])
         if key not in self._environments:
-            env = self._bench.environment(self._bench.suites()[suite], settings)
+            env = self._bench.environment(self._bench.suites()[cell.suite], cell.settings)
             self._environments[key] = RealTime(env) if self._spec.clock == "realtime" else env
         return self._environments[key]
 

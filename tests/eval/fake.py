@@ -41,6 +41,7 @@ SUITES = {
         Suite("crash", "fake/Crash-v0", ("abort", "left"), policy="tiny"),
         Suite("jerky", "fake/Jerky-v0", ("left",), policy="tiny"),
         Suite("absent", "fake/Absent-v0", ("left",), policy="tiny"),
+        Suite("empty", "fake/Empty-v0", ("left",), policy="tiny"),
     )
 }
 
@@ -121,7 +122,12 @@ class Absent(Belt):
         raise SuiteUnavailable("the suite 'absent' lacks its assets; run: replan setup absent")
 
 
-for name, kind in (("Belt", Belt), ("Crash", Crash), ("Jerky", Jerky), ("Absent", Absent)):
+class Empty(Belt):
+    def reset(self, **_: Any) -> Any:
+        raise SuiteUnavailable("no scene is stored; run: replan setup empty")
+
+
+for name, kind in (("Belt", Belt), ("Crash", Crash), ("Jerky", Jerky), ("Absent", Absent), ("Empty", Empty)):
     gymnasium.register(f"fake/{name}-v0", kind)
 
 

@@ -175,9 +175,10 @@ def test_what_cannot_be_built_is_told_before_anything_is_measured(tmp_path):
         play(tmp_path / "two", set={"speed": "-3"})
 
 
-def test_unavailable_suite_is_told_with_the_mend_also_beside_others(tmp_path):
-    with pytest.raises(BadInput, match="lacks its assets; run: replan setup absent"):
-        play(tmp_path, suite="belt,absent")
+@pytest.mark.parametrize("suite", ["absent", "empty"])
+def test_unavailable_suite_is_told_with_the_mend_also_beside_others(tmp_path, suite):
+    with pytest.raises(BadInput, match=f"; run: replan setup {suite}"):
+        play(tmp_path, suite=f"belt,{suite}")
     with Store.open(tmp_path) as store:
         assert store.episodes() == []
     assert len(play(tmp_path, suite="belt")) == 6  # the directory is free
