@@ -130,7 +130,7 @@ class RemoteWorld:
                 stderr=self._words,
             )
         except OSError as error:
-            raise SimulatorError(f"RoboTwin's interpreter {self._python} cannot be started: {error.strerror}") from None
+            raise SimulatorError(f"{self._python} cannot be started: {error.strerror}") from None
         assert process.stdin is not None and process.stdout is not None
         self._process = process
         self._requests = Connection(os.dup(process.stdin.fileno()), readable=False)

@@ -104,13 +104,13 @@ def open_real(root: str | None, python: str | None, planner: str, config: str) -
     interpreter = python or os.environ.get(PYTHON) or sys.executable
     try:
         world = RemoteWorld(Source(str(place), checkout, config=config, planner=planner), interpreter)
-    except ImportError as error:
+    except (ImportError, SimulatorError) as error:
         raise SuiteUnavailable(
-            f"{interpreter} cannot import RoboTwin ({error}); name the interpreter that can: `--set python=...`, or "
-            f"the variable {PYTHON}"
+            f"{interpreter} cannot run RoboTwin ({error}); name the interpreter that can: `--set python=...`, or the "
+            f"variable {PYTHON}"
         ) from None
-    except (NoRenderer, SimulatorError) as error:
-        raise SuiteUnavailable(f"RoboTwin cannot be started: {error}") from None
+    except NoRenderer as error:
+        raise SuiteUnavailable(f"SAPIEN finds no Vulkan device ({error}); install the GPU's driver") from None
     digest = _listing(place / "assets")
     fingerprint = {"assets": digest, "config": config, **world.versions()}
     return Opened(world, TASKS, fingerprint, f"real {digest[:12]}, {config}", cache)
