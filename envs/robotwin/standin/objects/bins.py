@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .model import DOWN, FACING, Model, around, rim
+from .model import BOTTOM, FACING, Model, around, rim, tops
 from .shapes import box, cone, cylinder, wall
 
-_BOTTOM = ((0, 0, 0), DOWN)
 _TURN = np.deg2rad(45.65)  # of the table bin, by the pose that task code gives it
 _DIAGONAL = np.array([[np.cos(_TURN), 0, np.sin(_TURN)], [np.sin(_TURN), 0, -np.cos(_TURN)], [0, 1, 0]])
 
@@ -27,7 +26,7 @@ def table_bin(colour: str) -> Model:
     funnel = wall(colour, 0.010, 0.044, 0.012, 0.009)  # balls come to rest in it
     parts = [cylinder(colour, 0.044, 0.003), *funnel, *wall(colour, 0.044, 0.056, 0.095, 0.004)]
     right, far, left, near = rim(0.052, 0.072)
-    return Model(parts, [far, left, near, right], [_BOTTOM], _DIAGONAL)
+    return Model(parts, [far, left, near, right], [BOTTOM], _DIAGONAL)
 
 
 def tall_bottle(body: str, cap: str) -> Model:
@@ -37,13 +36,13 @@ def tall_bottle(body: str, cap: str) -> Model:
         cone(body, 0.025, 0.012, 0.015, (0, 0, 0.165)),
         cylinder(cap, 0.013, 0.015, (0, 0, 0.18)),
     ]
-    return Model(parts, around((0, 0, 0.09)), [_BOTTOM], FACING)
+    return Model(parts, around((0, 0, 0.09)), [BOTTOM], FACING)
 
 
 def sauce_can(colour: str, lid: str) -> Model:
     """A small can of sauce."""
     parts = [cylinder(colour, 0.026, 0.08), cylinder(lid, 0.027, 0.012, (0, 0, 0.08))]
-    return Model(parts, around((0, 0, 0.05)), [_BOTTOM])
+    return Model(parts, tops((0, 0, 0.066)), [BOTTOM])
 
 
 _SAUCES = {

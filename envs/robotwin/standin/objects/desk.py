@@ -4,7 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from .model import BACKWARDS, DOWN, FACING, LEFTWARDS, NEAR, SIDEWAYS, UNDERSIDE_UP, UP, Model, around, both, down, row
+from .model import (
+    BACKWARDS,
+    BOTTOM,
+    FACING,
+    LEFTWARDS,
+    NEAR,
+    SIDEWAYS,
+    UNDERSIDE_UP,
+    UP,
+    Model,
+    Place,
+    around,
+    both,
+    down,
+    row,
+)
 from .shapes import block, box, cone, cylinder, dome, painted, turned
 
 
@@ -16,7 +31,7 @@ def bell(dome_colour: str, base: str) -> Model:
         dome(dome_colour, 0.027, 0.03, (0, 0, 0.03)),
         cylinder("silver", 0.008, 0.014, (0, 0, 0.058)),
     ]
-    return Model(parts, [down((0, 0, 0.043))], [((0, 0, 0), DOWN)])
+    return Model(parts, [down((0, 0, 0.043))], [BOTTOM])
 
 
 def alarm_clock(body: str, face: str) -> Model:
@@ -26,7 +41,7 @@ def alarm_clock(body: str, face: str) -> Model:
         painted(box(face, (0.076, 0.004, 0.055), (0, -0.0235, 0.007))),
         cylinder("red", 0.02, 0.012, (0, 0, 0.07)),
     ]
-    return Model(parts, [down((0, 0, 0.07))], [((0, 0, 0), DOWN)])
+    return Model(parts, [down((0, 0, 0.07))], [BOTTOM])
 
 
 def stapler(colour: str) -> Model:
@@ -36,7 +51,7 @@ def stapler(colour: str) -> Model:
         block("silver", [(-0.055, 0.010), (-0.055, 0.028), (0.052, 0.020), (0.052, 0.010)], 0.022),
         block(colour, [(-0.058, 0.026), (-0.055, 0.05), (0.05, 0.036), (0.055, 0.022)], 0.030),
     ]
-    return Model(parts, [*both((0, 0, 0.033), (0, 1)), down((-0.02, 0, 0.046), (0, 1))], [((0, 0, 0), DOWN)])
+    return Model(parts, [*both((0, 0, 0.033), (0, 1)), down((-0.02, 0, 0.046), (0, 1))], [BOTTOM])
 
 
 def mouse(colour: str) -> Model:
@@ -47,13 +62,13 @@ def mouse(colour: str) -> Model:
         block(colour, [(-0.036, 0.0), (0.036, 0.0), (0.024, high), (-0.024, high)], 0.040),
         box("black", (0.012, 0.006, 0.006), (-0.026, 0, 0.030)),
     ]
-    return Model(parts, both((0, 0, 0.032), (0, 1)), [((0, 0, 0), DOWN)])
+    return Model(parts, both((0, 0, 0.032), (0, 1)), [BOTTOM])
 
 
 def playing_cards(colour: str) -> Model:
     """A box of cards, lying."""
     parts = [box(colour, (0.057, 0.088, 0.018)), painted(box("white", (0.045, 0.074, 0.001), (0, 0, 0.018)))]
-    return Model(parts, both((0, 0, 0.031)), [((0, 0, 0), DOWN)])
+    return Model(parts, both((0, 0, 0.031)), [BOTTOM])
 
 
 def microphone(body: str, head: str) -> Model:
@@ -66,7 +81,18 @@ def microphone(body: str, head: str) -> Model:
     ]
     first, second = around((0, -0.045, 0.03), "y", 8), around((0, 0.02, 0.03), "y", 8)
     grasps = [second[0], first[0], *second[1:], *first[1:]]
-    return Model(parts, grasps, [((0, -0.09, 0.024), NEAR)], FACING)
+    return Model(parts, grasps, [Place((0, -0.09, 0.024), NEAR)], FACING)
+
+
+def fan(body: str, grille: str) -> Model:
+    """A small desk fan that faces the robot, held by its head."""
+    parts = [
+        cylinder(body, 0.032, 0.012),
+        cylinder(body, 0.008, 0.04, (0, 0, 0.012)),
+        cylinder(body, 0.038, 0.026, (0, -0.013, 0.085), "y"),
+        cylinder(grille, 0.032, 0.004, (0, -0.017, 0.085), "y"),
+    ]
+    return Model(parts, both((0, 0, 0.09), (0, 1)), [BOTTOM], BACKWARDS)
 
 
 def seal(colour: str) -> Model:
@@ -74,7 +100,7 @@ def seal(colour: str) -> Model:
     parts = [box(colour, (0.026, 0.026, 0.022)), cylinder(colour, 0.011, 0.043, (0, 0, 0.022))]
     hold = (0, 0, 0.047)
     tops = [down(hold, across) for across in ((-1, 0), (0, -1), (1, 0), (0, 1))]
-    return Model(parts, [*around(hold, "z", 4), *tops], [((0, 0, 0), DOWN)])
+    return Model(parts, [*around(hold, "z", 4), *tops], [BOTTOM])
 
 
 def payment_sign(frame: str, panel: str) -> Model:
@@ -83,7 +109,7 @@ def payment_sign(frame: str, panel: str) -> Model:
     code = painted(box("black", (0.03, 0.002, 0.03), (0, -0.005, 0.05)))
     label = painted(box(panel, (0.07, 0.001, 0.08), (0, -0.0045, 0.016)))
     parts = [box(frame, (0.09, 0.05, 0.008)), plate, label, code]
-    return Model(parts, both((0, 0, 0.085), (0, 1)), [((0, 0, 0), DOWN)], BACKWARDS)
+    return Model(parts, both((0, 0, 0.085), (0, 1)), [BOTTOM], BACKWARDS)
 
 
 def scale(pan: str) -> Model:
@@ -93,20 +119,20 @@ def scale(pan: str) -> Model:
         box(pan, (0.13, 0.10, 0.006), (0, 0.005, 0.014)),
         painted(box("black", (0.05, 0.008, 0.001), (0, -0.053, 0.014))),
     ]
-    return Model(parts, [down((0, 0, 0.03))], [((0, 0.005, 0.020), UP)])
+    return Model(parts, [down((0, 0, 0.03))], [Place((0, 0.005, 0.020), UP)])
 
 
 def display_stand(colour: str) -> Model:
     """A low pedestal."""
     parts = [box(colour, (0.11, 0.11, 0.010)), box(colour, (0.09, 0.09, 0.020), (0, 0, 0.010))]
-    return Model(parts, [down((0, 0, 0.03))], [((0, 0, 0.030), UP)], FACING)
+    return Model(parts, [down((0, 0, 0.03))], [Place((0, 0, 0.030), UP)], FACING)
 
 
 def remote_control(colour: str) -> Model:
     """A remote control, its long side along y."""
     button = "white" if colour == "black" else "black"
     parts = [box(colour, (0.042, 0.15, 0.02)), painted(box(button, (0.026, 0.06, 0.001), (0, 0.02, 0.02)))]
-    return Model(parts, both((0, 0, 0.031)), [((0, 0, 0), DOWN)], FACING)
+    return Model(parts, both((0, 0, 0.031)), [BOTTOM], FACING)
 
 
 def phone(body: str, axes: np.ndarray) -> Model:
@@ -116,7 +142,7 @@ def phone(body: str, axes: np.ndarray) -> Model:
         box(body, (width, length, thick), (0, 0, -thick / 2)),
         painted(box("dark gray", (width - 0.006, length - 0.016, 0.0006), (0, 0, thick / 2))),
     ]
-    return Model(parts, both((0, 0, 0.027)), [((0, -length / 2, 0), NEAR)], axes)
+    return Model(parts, both((0, 0, 0.027)), [Place((0, -length / 2, 0), NEAR)], axes)
 
 
 def phone_stand(colour: str) -> Model:
@@ -129,7 +155,7 @@ def phone_stand(colour: str) -> Model:
         turned(plate, -lean, (1, 0, 0), (0, 0.009, ledge)),
     ]
     along = np.array([0.0, -np.sin(lean), -np.cos(lean)])
-    return Model(parts, [], [((0, 0, ledge + 0.002), along)], FACING)
+    return Model(parts, [], [Place((0, 0, ledge + 0.002), along)], FACING)
 
 
 MODELS = {
@@ -143,6 +169,7 @@ MODELS = {
         4: microphone("dark blue", "gray"),
         5: microphone("black", "silver"),
     },
+    "099_fan": {4: fan("white", "gray"), 5: fan("white", "beige")},
     "100_seal": {0: seal("red"), 2: seal("reddish brown"), 3: seal("brown"), 4: seal("brown"), 6: seal("yellow")},
     "070_paymentsign": {
         0: payment_sign("beige", "white"),

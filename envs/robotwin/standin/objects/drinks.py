@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from .model import DOWN, Model, around, tops
+from .model import BOTTOM, Model, around, tops
 from .shapes import cone, cylinder
 
-_BOTTOM = ((0, 0, 0), DOWN)
 # Colours of body and cap.
 _BOTTLES = (
     ("red", "red"),
@@ -49,19 +48,19 @@ def bottle(body: str, cap: str) -> Model:
         cone(body, 0.027, 0.013, 0.03, (0, 0, 0.115)),
         cylinder(cap, 0.014, 0.025, (0, 0, 0.145)),
     ]
-    return Model(parts, around((0, 0, 0.075)), [_BOTTOM])
+    return Model(parts, around((0, 0, 0.075)), [BOTTOM])
 
 
 def pill_bottle(body: str, cap: str) -> Model:
     """A medicine bottle with a wide cap."""
     parts = [cylinder(body, 0.024, 0.07), cylinder(cap, 0.025, 0.02, (0, 0, 0.07))]
-    return Model(parts, tops((0, 0, 0.062)), [_BOTTOM])
+    return Model(parts, tops((0, 0, 0.062)), [BOTTOM])
 
 
 def can(colour: str) -> Model:
     """A slim drink can."""
     parts = [cylinder(colour, 0.028, 0.10), cylinder("silver", 0.024, 0.005, (0, 0, 0.10))]
-    return Model(parts, tops((0, 0, 0.08)), [_BOTTOM])
+    return Model(parts, tops((0, 0, 0.08)), [BOTTOM])
 
 
 MODELS = {

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .model import BACKWARDS, DOWN, FACING, UP, Model, both, down, row
+from .model import BACKWARDS, BOTTOM, DOWN, FACING, UP, Model, Place, both, down, row
 from .shapes import box, cylinder, dome, solid, tub, wall
-
-_BOTTOM = ((0, 0, 0), DOWN)
 
 
 def bread(colour: str) -> Model:
@@ -18,13 +16,13 @@ def bread(colour: str) -> Model:
         for x in (-half, half)
         for y in (-0.042, 0.042)
     ]
-    return Model([solid(colour, corners)], both((0, 0, 0.034)), [_BOTTOM], FACING)
+    return Model([solid(colour, corners)], both((0, 0, 0.034)), [BOTTOM], FACING)
 
 
 def bread_basket(colour: str) -> Model:
     """A round shallow basket."""
     parts = [cylinder(colour, 0.098, 0.006), *wall(colour, 0.10, 0.115, 0.035, 0.006)]
-    return Model(parts, [down((0, 0, 0.03))], [((0, 0, 0.006), UP)])
+    return Model(parts, [down((0, 0, 0.03))], [Place((0, 0, 0.006), UP)])
 
 
 def skillet(colour: str) -> Model:
@@ -34,7 +32,7 @@ def skillet(colour: str) -> Model:
         *wall(colour, 0.062, 0.070, 0.026, 0.0025),
         box(colour, (0.018, 0.115, 0.024), (0, -0.1225, 0.014)),
     ]
-    return Model(parts, both((0, -0.105, 0.036)), [((0, 0, 0.002), UP)], BACKWARDS)
+    return Model(parts, both((0, -0.105, 0.036)), [Place((0, 0, 0.002), UP)], BACKWARDS)
 
 
 def burger(bun: str, filling: str) -> Model:
@@ -44,7 +42,7 @@ def burger(bun: str, filling: str) -> Model:
         cylinder(filling, 0.029, 0.014, (0, 0, 0.015)),
         dome(bun, 0.029, 0.022, (0, 0, 0.029)),
     ]
-    return Model(parts, [*both((0, 0, 0.033)), *both((0, 0, 0.033), (0, 1))], [_BOTTOM])
+    return Model(parts, [*both((0, 0, 0.033)), *both((0, 0, 0.033), (0, 1))], [BOTTOM])
 
 
 def fries() -> Model:
@@ -53,13 +51,13 @@ def fries() -> Model:
     parts += [
         box("yellow", (0.007, 0.007, 0.03), (x, y, 0.055)) for x in np.linspace(-0.02, 0.02, 5) for y in (-0.008, 0.006)
     ]
-    return Model(parts, both((0, 0, 0.045), (0, 1)), [_BOTTOM], np.eye(3))
+    return Model(parts, both((0, 0, 0.045), (0, 1)), [BOTTOM], np.eye(3))
 
 
 def tray(colour: str) -> Model:
     """A serving tray; place 0 is its left half, place 1 its right."""
     parts = tub(colour, (0.30, 0.18, 0.014), 0.006, flare=0.006)
-    return Model(parts, [down((0, 0, 0.02))], [((-0.07, 0, 0.006), DOWN), ((0.07, 0, 0.006), DOWN)], FACING)
+    return Model(parts, [down((0, 0, 0.02))], [Place((-0.07, 0, 0.006), DOWN), Place((0.07, 0, 0.006), DOWN)], FACING)
 
 
 MODELS = {

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .model import BACKWARDS, DOWN, FACING, LEFTWARDS, UP, Model, both, down, row, tops
+from .model import BACKWARDS, BOTTOM, DOWN, FACING, LEFTWARDS, UP, Model, Place, both, down, row, tops
 from .shapes import Point, box, cylinder, painted, solid, tub
 
-_BOTTOM = ((0, 0, 0), DOWN)
 _CUBE = ("red", "orange", "blue", "green", "white", "yellow")
 
 
@@ -25,29 +24,29 @@ def shoe(upper: str, sole: str) -> Model:
         solid(upper, toe),
         box("white", (0.02, 0.03, 0.004), (0, 0.01, 0.071)),
     ]
-    return Model(parts, both((0, 0.03, 0.055)), [_BOTTOM], FACING)
+    return Model(parts, both((0, 0.03, 0.055)), [BOTTOM], FACING)
 
 
 def shoe_box() -> Model:
     """An open box for two shoes side by side; place 0 is the half towards the robot."""
     parts = tub("orange", (0.26, 0.19, 0.05), 0.004)
-    return Model(parts, [down((0, 0, 0.05))], [((0, -0.04, 0.004), DOWN), ((0, 0.04, 0.004), DOWN)], LEFTWARDS)
+    return Model(parts, [], [Place((0, y, 0.004), DOWN) for y in (-0.04, 0.04)], LEFTWARDS)
 
 
 def plastic_box(colour: str) -> Model:
     """A shallow open box for two cans; place 0 is its right half, place 1 its left."""
     parts = tub(colour, (0.24, 0.13, 0.035), 0.004, flare=0.006)
-    return Model(parts, [down((0, 0, 0.035))], [((0.06, 0, 0.004), UP), ((-0.06, 0, 0.004), UP)])
+    return Model(parts, [down((0, 0, 0.035))], [Place((0.06, 0, 0.004), UP), Place((-0.06, 0, 0.004), UP)])
 
 
 def basket(colour: str) -> Model:
     """A basket with a handle across it from front to back; places 0 and 1 are left and right of the handle."""
     high = 0.13
-    parts = tub(colour, (0.20, 0.12, 0.05), 0.005, flare=0.008)
+    parts = tub(colour, (0.24, 0.12, 0.05), 0.005, flare=0.008)
     parts += [box(colour, (0.012, 0.008, high), (0, y, 0)) for y in (-0.062, 0.062)]
     parts.append(box(colour, (0.014, 0.132, 0.016), (0, 0, high)))
     grasps = [grasp for y in (0, -0.03, 0.03) for grasp in both((0, y, high + 0.012))]
-    return Model(parts, grasps, [((-0.055, 0, 0.005), UP), ((0.055, 0, 0.005), UP)])
+    return Model(parts, grasps, [Place((-0.07, 0, 0.005), UP), Place((0.07, 0, 0.005), UP)])
 
 
 def scanner() -> Model:
@@ -57,14 +56,14 @@ def scanner() -> Model:
         cylinder("black", 0.013, 0.075, (0, 0, 0.035)),
         painted(box("red", (0.02, 0.0006, 0.01), (0, -0.0253, 0.012))),
     ]
-    return Model(parts, tops((0, 0, 0.08)), [((0, 0, 0), DOWN)], BACKWARDS)
+    return Model(parts, tops((0, 0, 0.08)), [BOTTOM], BACKWARDS)
 
 
 def carton(colour: str, size: Point, lid: str = "white") -> Model:
     """A small carton or a solid block, gripped across x."""
     width, depth, height = size
     parts = [box(colour, size), painted(box(lid, (width - 0.012, depth - 0.012, 0.001), (0, 0, height)))]
-    return Model(parts, both((0, 0, max(0.031, height - 0.025))), [_BOTTOM, ((0, 0, 0), UP)])
+    return Model(parts, both((0, 0, max(0.031, height - 0.025))), [BOTTOM, Place((0, 0, 0), UP)])
 
 
 def toy_car(colour: str) -> Model:
@@ -83,7 +82,7 @@ def toy_car(colour: str) -> Model:
     ]
     wheels = [(x, y) for x in (-0.023, 0.017) for y in (-0.026, 0.026)]
     parts += [cylinder("black", 0.009, 0.006, (x, y, 0.009), "x") for x, y in wheels]
-    return Model(parts, both((0, 0, 0.032)), [_BOTTOM])
+    return Model(parts, both((0, 0, 0.032)), [BOTTOM])
 
 
 def puzzle_cube(turn: int) -> Model:
@@ -98,7 +97,7 @@ def puzzle_cube(turn: int) -> Model:
                 x, y, z = np.insert([u, v], axis, sign * side / 2)
                 at = (x, y, z + side / 2 - size[2] / 2)
                 parts.append(painted(box(colour, (size[0], size[1], size[2]), at)))
-    return Model(parts, both((0, 0, 0.032)), [_BOTTOM])
+    return Model(parts, both((0, 0, 0.032)), [BOTTOM])
 
 
 def soap(colour: str) -> Model:
@@ -109,7 +108,7 @@ def soap(colour: str) -> Model:
         for x in (-1, 1)
         for y in (-1, 1)
     ]
-    return Model([solid(colour, corners)], both((0, 0, 0.032)), [_BOTTOM])
+    return Model([solid(colour, corners)], both((0, 0, 0.032)), [BOTTOM])
 
 
 _SHOES = (("black", "white"), ("white", "light gray"), ("white", "brown"), ("white", "black"), ("green", "beige"))

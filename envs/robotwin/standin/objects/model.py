@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,8 @@ UNDERSIDE_UP = np.array([[0, 0, 1], [-1, 0, 0], [0, -1, 0]], float)  # [.5, -.5,
 LEFTWARDS = np.array(
     [[0, 0, -1], [-1, 0, 0], [0, 1, 0]], float
 )  # [.5, .5, -.5, -.5]: x towards the robot, z to the left
-UP, DOWN, NEAR = np.array([0.0, 0, 1]), np.array([0.0, 0, -1]), np.array([0.0, -1, 0])
+UP, DOWN, RIGHT = np.array([0.0, 0, 1]), np.array([0.0, 0, -1]), np.array([1.0, 0, 0])
+FAR, NEAR = np.array([0.0, 1, 0]), np.array([0.0, -1, 0])  # from the robot and towards it
 _GRIPPER = np.array([[0, 0, 1], [-1, 0, 0], [0, -1, 0]], float)  # a contact frame times this is the gripper's frame
 
 
@@ -40,6 +41,21 @@ class Grasp:
     across: np.ndarray
 
 
+class Place(NamedTuple):
+    """Where an object is stood on something, or something on it.
+
+    Attributes:
+        at: Point, in metres.
+        z: Unit vector; task code brings those of the two objects together.
+        x: Unit vector for tasks that align these, too. Unless given, it is the object's own x where z is vertical, and
+            else points to the right.
+    """
+
+    at: Point
+    z: np.ndarray
+    x: np.ndarray | None = None
+
+
 @dataclass(frozen=True)
 class Model:
     """One variant of an object, described as it stands on the table (x right, y away, z up, metres).
@@ -47,15 +63,17 @@ class Model:
     Attributes:
         parts: Convex pieces.
         grasps: In the order that task code counts them.
-        places: Frames at which it is stood on something or something is stood on it, in the same order: a point, and
-            the unit vector along which z points there.
+        places: In the order that task code counts them.
         axes: How its own axes lie (one of the constants above).
     """
 
     parts: Sequence[Part]
     grasps: Sequence[Grasp] = ()
-    places: Sequence[tuple[Point, np.ndarray]] = ()
+    places: Sequence[Place] = ()
     axes: np.ndarray = field(default_factory=lambda: SIDEWAYS)
+
+
+BOTTOM = Place((0, 0, 0), DOWN)
 
 
 def down(at: Point, across: tuple[float, float] = (-1, 0)) -> Grasp:
@@ -109,7 +127,7 @@ def write(model: Model, folder: Path, index: int) -> None:
         "contact_points_pose": contacts,
         "contact_points_group": [list(range(len(contacts)))],
         "contact_points_mask": [True],
-        "functional_matrix": [frame(model.axes, at, _place(model.axes, way)) for at, way in model.places],
+        "functional_matrix": [frame(model.axes, place.at, _turn(model.axes, place)) for place in model.places],
         "target_pose": [],
         "orientation_point": [],
         "transform_matrix": np.eye(4).tolist(),
@@ -120,6 +138,7 @@ def write(model: Model, folder: Path, index: int) -> None:
 def mesh_scenes(parts: Sequence[Part], axes: np.ndarray, origin: Point | np.ndarray = (0, 0, 0)) -> dict[str, Any]:
     """Returns the ``visual`` and ``collision`` scene of parts, in the object's own axes about an origin."""
     from trimesh import Scene
+    from trimesh.graph import smooth_shade
     from trimesh.visual import TextureVisuals
 
     own = np.eye(4)
@@ -129,7 +148,7 @@ def mesh_scenes(parts: Sequence[Part], axes: np.ndarray, origin: Point | np.ndar
     for number, part in enumerate(parts):
         for kind, mesh in (("visual", part.seen), ("collision", part.touched)):
             if mesh is not None:
-                moved = mesh.copy().apply_transform(own)
+                moved = (smooth_shade(mesh) if kind == "visual" else mesh.copy()).apply_transform(own)
                 moved.visual = TextureVisuals(material=_paint(part.colour))
                 scenes[kind].add_geometry(moved, geom_name=f"part{number:03d}")
     return scenes
@@ -149,9 +168,10 @@ def frame(axes: np.ndarray, at: Point | np.ndarray, rotation: np.ndarray) -> lis
     return [_rounded(row) for row in matrix]
 
 
-def _place(axes: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """Returns a frame [3, 3] whose z points that way; x is the object's own if that is level, and else to the right."""
-    x = axes[:, 0] if abs(z[2]) == 1 else np.array([1.0, 0, 0])
+def _turn(axes: np.ndarray, place: Place) -> np.ndarray:
+    x, z = place.x, place.z
+    if x is None:
+        x = axes[:, 0] if abs(z[2]) == 1 else RIGHT
     return np.stack([x, np.cross(z, x), z], axis=1)
 
 

@@ -148,6 +148,14 @@ def painted(part: Part) -> Part:
     return Part(part.seen, None, part.colour)
 
 
+def lifted(part: Part, height: float) -> Part:
+    """Returns the part, ``height`` higher."""
+    import trimesh
+
+    matrix = trimesh.transformations.translation_matrix((0, 0, height))
+    return Part(part.seen.copy().apply_transform(matrix), part.touched.copy().apply_transform(matrix), part.colour)
+
+
 def turned(part: Part, angle: float, axis: Point, about: Point = (0, 0, 0)) -> Part:
     """Returns the part turned by ``angle`` (radians) about an axis through a point."""
     import trimesh

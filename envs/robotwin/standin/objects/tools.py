@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .model import BACKWARDS, DOWN, SIDEWAYS, Model, both, down
+from .model import BACKWARDS, BOTTOM, DOWN, SIDEWAYS, Model, Place, both, down
 from .shapes import box, cylinder, turned
 
 _HAMMER_Z = 0.042  # metres of the origin above the table, by the pose that task code gives it
@@ -18,7 +18,7 @@ def hammer() -> Model:
         turned(box("brown", (0.02, 0.17, 0.03), (0, -0.03, -0.015)), slope, (1, 0, 0), (0, 0.055, 0)),
     ]
     at = (0, -0.02, -0.015)
-    return Model(parts, both(at), [((0, 0.07, -_HAMMER_Z), DOWN)], _hammer_axes())
+    return Model(parts, both(at), [Place((0, 0.07, -_HAMMER_Z), DOWN)], _hammer_axes())
 
 
 def _hammer_axes() -> np.ndarray:
@@ -33,7 +33,7 @@ def roller(axes: np.ndarray) -> Model:
     for side in (-1, 1):
         start = (0.10 if side > 0 else -0.16, 0, 0.022)
         parts.append(cylinder("brown", 0.012, 0.06, start, "x"))
-    return Model(parts, [down((-0.13, 0, 0.03), (0, 1)), down((0.13, 0, 0.03), (0, -1))], [((0, 0, 0), DOWN)], axes)
+    return Model(parts, [down((-0.13, 0, 0.03), (0, 1)), down((0.13, 0, 0.03), (0, -1))], [BOTTOM], axes)
 
 
 MODELS = {"020_hammer": {0: hammer()}, "102_roller": {0: roller(SIDEWAYS), 2: roller(BACKWARDS)}}
