@@ -89,14 +89,15 @@ _LIBERO = tuple(
         cameras=("agentview", "wrist"),
         expert="simulated",
         settings={"controller": str, "protocol": str, "image_size": int},
+        policy=policy,
         block=5,
     )
-    for name, env_id in (
-        ("libero_spatial", "replan/LiberoSpatial-v0"),
-        ("libero_object", "replan/LiberoObject-v0"),
-        ("libero_goal", "replan/LiberoGoal-v0"),
-        ("libero_10", "replan/Libero10-v0"),
-        ("libero_90", "replan/Libero90-v0"),
+    for name, env_id, policy in (
+        ("libero_spatial", "replan/LiberoSpatial-v0", "pi0-tiny-libero-spatial"),
+        ("libero_object", "replan/LiberoObject-v0", "pi0-tiny-libero-object"),
+        ("libero_goal", "replan/LiberoGoal-v0", None),
+        ("libero_10", "replan/Libero10-v0", None),
+        ("libero_90", "replan/Libero90-v0", None),
     )
 )
 _ROBOTWIN = tuple(
