@@ -46,9 +46,10 @@ class Expert:
 
     def snapshot(self) -> list[Grasp | None]:
         """What the expert remembers between calls; give it to :meth:`restore`."""
-        return [skill.grasp for skill in self.skills]
+        return [skill.grasp if isinstance(skill, PickPlace) else None for skill in self.skills]
 
     def restore(self, memo: list[Grasp | None]) -> None:
         """Takes back a memory."""
         for skill, grasp in zip(self.skills, memo, strict=True):
-            skill.grasp = grasp
+            if isinstance(skill, PickPlace):
+                skill.grasp = grasp
