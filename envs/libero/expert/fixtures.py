@@ -25,8 +25,6 @@ class Drawer:
         open: True pulls it open, False pushes it shut.
     """
 
-    grasp = None
-
     def __init__(self, scene: Scene, region: str, open: bool) -> None:
         """See the class."""
         self.scene, self.open = scene, open
@@ -103,8 +101,6 @@ class Knob:
         name: The fixture it belongs to.
         on: True turns it up, False down.
     """
-
-    grasp = None
 
     def __init__(self, scene: Scene, name: str, on: bool) -> None:
         """See the class."""
