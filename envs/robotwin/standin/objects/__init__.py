@@ -9,22 +9,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from . import articulated, bins, desk, drinks, food, household, tableware, tools
-from .articulated import Articulated, write_articulated
-from .model import Model, write
-
-CATALOGUE: dict[str, dict[int, Model]] = {
-    name: variants
-    for kind in (tableware, drinks, food, desk, household, tools, bins)
-    for name, variants in kind.MODELS.items()
-}
-ARTICULATED: dict[str, dict[int, Articulated]] = articulated.MODELS
+from .model import write
 
 
 def build_objects(folder: Path) -> None:
     """Writes every object's variants into ``folder``, as upstream's task code looks for them."""
-    for name, variants in CATALOGUE.items():
-        for index, model in variants.items():
-            write(model, folder / name, index)
-    for name, jointed in ARTICULATED.items():
-        for index, model in jointed.items():
-            write_articulated(model, folder / name, index)
+    for kind in (tableware, drinks, food, desk, household, tools, bins):
+        for name, models in kind.models().items():
+            for index, model in models.items():
+                write(model, folder / name, index)
+    for name, models in articulated.models().items():
+        for index, model in models.items():
+            articulated.write(model, folder / name, index)

@@ -1,4 +1,4 @@
-"""Objects that RoboTwin reads as URDF: pots, laptops and switches, whose own x points away from the robot and z up."""
+"""Objects that RoboTwin reads as URDF because something on them moves. Their own x points away from the robot, z up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .model import DOWN, Grasp, frame, grip, mesh_scenes
+from .model import DOWN, Grasp, frame, grip, mesh_scenes, variants
 from .shapes import Part, Point, box, cylinder, lifted, painted, tub, turned, wall
 
 AWAY = np.array([[0, -1, 0], [1, 0, 0], [0, 0, 1]], float)  # [.7, 0, 0, .7]: x away, y to the left, z up
@@ -71,9 +71,7 @@ def laptop(colour: str) -> Articulated:
     width, depth, thick, hinge = 0.26, 0.18, 0.008, 0.020
     base = [box(colour, (width, depth, 0.016)), box("dark gray", (width - 0.03, 0.09, 0.001), (0, 0.02, 0.016))]
     middle = (0, depth / 2, hinge)
-    lid = [
-        box(colour, (width, depth, thick), (0, 0, hinge)),
-    ]
+    lid = [box(colour, (width, depth, thick), (0, 0, hinge))]
     at, ahead = (0.0, -depth / 2 + 0.022, hinge + thick / 2), 0.30
     edge = Grasp(at, np.array([0.0, 1, 0]), np.array([0.0, 0, 1]))
     return Articulated(
@@ -149,7 +147,7 @@ def switch(body: str, rocker: str) -> Articulated:
     return Articulated(Link("base", base), Link("rocker", [plate], [push]), (0, 0, 0), (-1, 0, 0), (0.0, 2 * lean))
 
 
-def write_articulated(model: Articulated, folder: Path, index: int) -> None:
+def write(model: Articulated, folder: Path, index: int) -> None:
     """Writes ``N/mobility.urdf`` with its meshes, and ``N/model_data.json``."""
     place = folder / str(index)
     robot = ET.Element("robot", name=folder.name)
@@ -201,14 +199,15 @@ def _text(values: np.ndarray) -> str:
     return " ".join(f"{round(float(value), 6) + 0.0:g}" for value in values)
 
 
-_POTS = ("gray", "gray", "silver", "teal", "black", "gray", "gray", "silver")
-_LAPTOPS = ("silver", "silver", "silver", "black", "black", "black", "orange", "black", "black", "black", "silver")
-_SWITCHES = (("black", "red"), ("beige", "brown"), ("beige", "brown"), ("black", "dark gray"))
-_SWITCHES += (("black", "red"), ("gray", "light gray"), ("gray", "red"), ("gray", "light gray"))
-MODELS = {
-    "060_kitchenpot": {index: pot(colour) for index, colour in enumerate(_POTS)},
-    "015_laptop": {index: laptop(colour) for index, colour in enumerate(_LAPTOPS)},
-    "056_switch": {index: switch(*colours) for index, colours in enumerate(_SWITCHES)},
-    "044_microwave": {0: microwave("gray"), 1: microwave("dark gray")},
-    "036_cabinet": {46653: cabinet()},
-}
+def models() -> dict[str, dict[int, Articulated]]:
+    """Returns each object's variants."""
+    laptops = ["silver", "silver", "silver", "black", "black", "black", "orange", "black", "black", "black", "silver"]
+    switches = [("black", "red"), ("beige", "brown"), ("beige", "brown"), ("black", "dark gray"), ("black", "red")]
+    switches += [("gray", "light gray"), ("gray", "red"), ("gray", "light gray")]
+    return {
+        "060_kitchenpot": variants(pot, ["gray", "gray", "silver", "teal", "black", "gray", "gray", "silver"]),
+        "015_laptop": variants(laptop, laptops),
+        "056_switch": variants(switch, switches),
+        "044_microwave": variants(microwave, ["gray", "dark gray"]),
+        "036_cabinet": {46653: cabinet()},  # the number that upstream knows it by
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .model import BOTTOM, FACING, Model, around, rim, tops
+from .model import BOTTOM, FACING, Model, around, rim, tops, variants
 from .shapes import box, cone, cylinder, wall
 
 _TURN = np.deg2rad(45.65)  # of the table bin, by the pose that task code gives it
@@ -45,27 +45,14 @@ def sauce_can(colour: str, lid: str) -> Model:
     return Model(parts, tops((0, 0, 0.066)), [BOTTOM])
 
 
-_SAUCES = {
-    0: ("light brown", "white"),
-    2: ("white", "brown"),
-    4: ("brown", "brown"),
-    5: ("red", "gold"),
-    6: ("orange", "red"),
-}
-MODELS = {
-    "011_dustbin": {0: dustbin()},
-    "063_tabletrashbin": {
-        0: table_bin("orange"),
-        3: table_bin("gray"),
-        7: table_bin("light gray"),
-        8: table_bin("light gray"),
-        9: table_bin("white"),
-        10: table_bin("light gray"),
-    },
-    "114_bottle": {
-        1: tall_bottle("yellow", "green"),
-        2: tall_bottle("light gray", "white"),
-        3: tall_bottle("red", "black"),
-    },
-    "105_sauce-can": {index: sauce_can(*colours) for index, colours in _SAUCES.items()},
-}
+def models() -> dict[str, dict[int, Model]]:
+    """Returns each object's variants."""
+    bins = {0: "orange", 3: "gray", 7: "light gray", 8: "light gray", 9: "white", 10: "light gray"}
+    bottles = {1: ("yellow", "green"), 2: ("light gray", "white"), 3: ("red", "black")}
+    cans = {0: ("light brown", "white"), 2: ("white", "brown"), 4: ("brown", "brown"), 5: ("red", "gold")}
+    return {
+        "011_dustbin": {0: dustbin()},
+        "063_tabletrashbin": variants(table_bin, bins),
+        "114_bottle": variants(tall_bottle, bottles),
+        "105_sauce-can": variants(sauce_can, {**cans, 6: ("orange", "red")}),
+    }

@@ -18,7 +18,7 @@ from .model import (
     around,
     both,
     down,
-    row,
+    variants,
 )
 from .shapes import block, box, cone, cylinder, dome, painted, turned
 
@@ -99,8 +99,8 @@ def seal(colour: str) -> Model:
     """A stamp: a square foot and a round handle. Task code grips by 4 to 7."""
     parts = [box(colour, (0.026, 0.026, 0.022)), cylinder(colour, 0.011, 0.043, (0, 0, 0.022))]
     hold = (0, 0, 0.047)
-    tops = [down(hold, across) for across in ((-1, 0), (0, -1), (1, 0), (0, 1))]
-    return Model(parts, [*around(hold, "z", 4), *tops], [BOTTOM])
+    above = [down(hold, across) for across in ((-1, 0), (0, -1), (1, 0), (0, 1))]
+    return Model(parts, [*around(hold, "z", 4), *above], [BOTTOM])
 
 
 def payment_sign(frame: str, panel: str) -> Model:
@@ -158,33 +158,26 @@ def phone_stand(colour: str) -> Model:
     return Model(parts, [], [Place((0, 0, ledge + 0.002), along)], FACING)
 
 
-MODELS = {
-    "050_bell": {0: bell("white", "black"), 1: bell("blue", "brown")},
-    "046_alarm-clock": {1: alarm_clock("black", "light gray"), 3: alarm_clock("dark blue", "white")},
-    "048_stapler": row(stapler, "blue", "black", "blue", "gray", "red", "red", "blue"),
-    "047_mouse": row(mouse, "dark gray", "dark gray", "gray"),
-    "081_playingcards": row(playing_cards, "blue", "red", "black"),
-    "018_microphone": {
-        0: microphone("teal", "white"),
-        4: microphone("dark blue", "gray"),
-        5: microphone("black", "silver"),
-    },
-    "099_fan": {4: fan("white", "gray"), 5: fan("white", "beige")},
-    "100_seal": {0: seal("red"), 2: seal("reddish brown"), 3: seal("brown"), 4: seal("brown"), 6: seal("yellow")},
-    "070_paymentsign": {
-        0: payment_sign("beige", "white"),
-        1: payment_sign("blue", "white"),
-        2: payment_sign("gray", "light gray"),
-        3: payment_sign("white", "white"),
-    },
-    "077_phone": {
-        0: phone("black", FACING),
-        1: phone("silver", SIDEWAYS),
-        2: phone("black", LEFTWARDS),
-        4: phone("black", UNDERSIDE_UP),
-    },
-    "078_phonestand": {1: phone_stand("green"), 2: phone_stand("light brown")},
-    "072_electronicscale": {0: scale("white"), 1: scale("black"), 5: scale("black"), 6: scale("white")},
-    "074_displaystand": row(display_stand, "black", "black", "silver", "black", "black"),
-    "079_remotecontrol": row(remote_control, "black", "white", "black", "black", "white", "white", "black"),
-}
+def models() -> dict[str, dict[int, Model]]:
+    """Returns each object's variants."""
+    microphones = {0: ("teal", "white"), 4: ("dark blue", "gray"), 5: ("black", "silver")}
+    seals = {0: "red", 2: "reddish brown", 3: "brown", 4: "brown", 6: "yellow"}
+    signs = [("beige", "white"), ("blue", "white"), ("gray", "light gray"), ("white", "white")]
+    phones = {0: ("black", FACING), 1: ("silver", SIDEWAYS), 2: ("black", LEFTWARDS), 4: ("black", UNDERSIDE_UP)}
+    remotes = ["black", "white", "black", "black", "white", "white", "black"]
+    return {
+        "050_bell": variants(bell, [("white", "black"), ("blue", "brown")]),
+        "046_alarm-clock": variants(alarm_clock, {1: ("black", "light gray"), 3: ("dark blue", "white")}),
+        "048_stapler": variants(stapler, ["blue", "black", "blue", "gray", "red", "red", "blue"]),
+        "047_mouse": variants(mouse, ["dark gray", "dark gray", "gray"]),
+        "081_playingcards": variants(playing_cards, ["blue", "red", "black"]),
+        "018_microphone": variants(microphone, microphones),
+        "099_fan": variants(fan, {4: ("white", "gray"), 5: ("white", "beige")}),
+        "100_seal": variants(seal, seals),
+        "070_paymentsign": variants(payment_sign, signs),
+        "077_phone": variants(phone, phones),
+        "078_phonestand": variants(phone_stand, {1: "green", 2: "light brown"}),
+        "072_electronicscale": variants(scale, {0: "white", 1: "black", 5: "black", 6: "white"}),
+        "074_displaystand": variants(display_stand, ["black", "black", "silver", "black", "black"]),
+        "079_remotecontrol": variants(remote_control, remotes),
+    }

@@ -2,42 +2,17 @@
 
 from __future__ import annotations
 
-from .model import BOTTOM, Model, around, tops
+from .model import BOTTOM, Model, around, tops, variants
 from .shapes import cone, cylinder
 
-# Colours of body and cap.
-_BOTTLES = (
-    ("red", "red"),
-    ("yellow", "white"),
-    ("black", "yellow"),
-    ("yellow", "white"),
-    ("orange", "white"),
-    ("orange", "yellow"),
-    ("orange", "yellow"),
-    ("orange", "yellow"),
-    ("brown", "white"),
-    ("brown", "green"),
-    ("brown", "green"),
-    ("yellow", "white"),
-    ("green", "yellow"),
-    ("brown", "red"),
-    ("blue", "white"),
-    ("brown", "white"),
-    ("green", "white"),
-    ("white", "white"),
-    ("gray", "white"),
-    ("blue", "white"),
-    ("white", "white"),
-    ("light gray", "white"),
-    ("light green", "green"),
-)
-_PILLS = {
-    1: ("white", "orange"),
-    2: ("white", "white"),
-    3: ("orange", "white"),
-    4: ("brown", "white"),
-    5: ("teal", "teal"),
-}
+# Colours of body and cap, by number.
+_BOTTLES = [("red", "red"), ("yellow", "white"), ("black", "yellow"), ("yellow", "white"), ("orange", "white")]
+_BOTTLES += [("orange", "yellow"), ("orange", "yellow"), ("orange", "yellow"), ("brown", "white"), ("brown", "green")]
+_BOTTLES += [("brown", "green"), ("yellow", "white"), ("green", "yellow"), ("brown", "red"), ("blue", "white")]
+_BOTTLES += [("brown", "white"), ("green", "white"), ("white", "white"), ("gray", "white"), ("blue", "white")]
+_BOTTLES += [("white", "white"), ("light gray", "white"), ("light green", "green")]
+_PILLS = {1: ("white", "orange"), 2: ("white", "white"), 3: ("orange", "white"), 4: ("brown", "white")}
+_PILLS[5] = ("teal", "teal")
 _CANS = {0: "white", 1: "red", 2: "green", 3: "red", 5: "light brown", 6: "red"}
 
 
@@ -63,8 +38,10 @@ def can(colour: str) -> Model:
     return Model(parts, tops((0, 0, 0.08)), [BOTTOM])
 
 
-MODELS = {
-    "001_bottle": {index: bottle(*colours) for index, colours in enumerate(_BOTTLES)},
-    "080_pillbottle": {index: pill_bottle(*colours) for index, colours in _PILLS.items()},
-    "071_can": {index: can(colour) for index, colour in _CANS.items()},
-}
+def models() -> dict[str, dict[int, Model]]:
+    """Returns each object's variants."""
+    return {
+        "001_bottle": variants(bottle, _BOTTLES),
+        "080_pillbottle": variants(pill_bottle, _PILLS),
+        "071_can": variants(can, _CANS),
+    }

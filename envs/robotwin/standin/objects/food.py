@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .model import BACKWARDS, BOTTOM, DOWN, FACING, UP, Model, Place, both, down, row
+from .model import BACKWARDS, BOTTOM, DOWN, FACING, UP, Model, Place, both, down, variants
 from .shapes import box, cylinder, dome, solid, tub, wall
 
 
@@ -60,13 +60,14 @@ def tray(colour: str) -> Model:
     return Model(parts, [down((0, 0, 0.02))], [Place((-0.07, 0, 0.006), DOWN), Place((0.07, 0, 0.006), DOWN)], FACING)
 
 
-MODELS = {
-    "075_bread": {index: bread("golden brown") for index in (0, 1, 3, 5, 6)},
-    "076_breadbasket": row(bread_basket, "beige", "beige", "light brown", "brown", "light brown"),
-    "106_skillet": row(skillet, "dark gray", "black", "black", "dark gray"),
-    "006_hamburg": {
-        index: burger("golden brown", ("reddish brown", "orange", "white")[index % 3]) for index in range(6)
-    },
-    "005_french-fries": {0: fries(), 1: fries()},
-    "008_tray": row(tray, "beige", "orange", "dark green", "brown"),
-}
+def models() -> dict[str, dict[int, Model]]:
+    """Returns each object's variants."""
+    fillings = ("reddish brown", "orange", "white") * 2
+    return {
+        "075_bread": {index: bread("golden brown") for index in (0, 1, 3, 5, 6)},
+        "076_breadbasket": variants(bread_basket, ["beige", "beige", "light brown", "brown", "light brown"]),
+        "106_skillet": variants(skillet, ["dark gray", "black", "black", "dark gray"]),
+        "006_hamburg": variants(burger, [("golden brown", filling) for filling in fillings]),
+        "005_french-fries": {0: fries(), 1: fries()},
+        "008_tray": variants(tray, ["beige", "orange", "dark green", "brown"]),
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .model import BACKWARDS, BOTTOM, DOWN, FACING, LEFTWARDS, UP, Model, Place, both, down, row, tops
+from .model import BACKWARDS, BOTTOM, DOWN, FACING, LEFTWARDS, UP, Model, Place, both, down, tops, variants
 from .shapes import Point, box, cylinder, painted, solid, tub
 
 _CUBE = ("red", "orange", "blue", "green", "white", "yellow")
@@ -68,18 +68,13 @@ def carton(colour: str, size: Point, lid: str = "white") -> Model:
 
 def toy_car(colour: str) -> Model:
     """A toy car, driving away from the robot."""
-    parts = [
-        box(colour, (0.040, 0.085, 0.018), (0, 0, 0.007)),
-        solid(
-            colour,
-            [
-                (x, y, z)
-                for z, ys in ((0.025, (-0.03, 0.022)), (0.042, (-0.02, 0.01)))
-                for y in ys
-                for x in (-0.018, 0.018)
-            ],
-        ),
+    roof = [
+        (x, y, z)
+        for z, ends in ((0.025, (-0.03, 0.022)), (0.042, (-0.02, 0.01)))
+        for y in ends
+        for x in (-0.018, 0.018)
     ]
+    parts = [box(colour, (0.040, 0.085, 0.018), (0, 0, 0.007)), solid(colour, roof)]
     wheels = [(x, y) for x in (-0.023, 0.017) for y in (-0.026, 0.026)]
     parts += [cylinder("black", 0.009, 0.006, (x, y, 0.009), "x") for x, y in wheels]
     return Model(parts, both((0, 0, 0.032)), [BOTTOM])
@@ -111,30 +106,25 @@ def soap(colour: str) -> Model:
     return Model([solid(colour, corners)], both((0, 0, 0.032)), [BOTTOM])
 
 
-_SHOES = (("black", "white"), ("white", "light gray"), ("white", "brown"), ("white", "black"), ("green", "beige"))
-_SHOES += (("brown", "black"), ("blue", "white"), ("light brown", "brown"), ("red", "white"), ("white", "light gray"))
-_TEA, _COFFEE, _WOOD = (0.054, 0.075, 0.06), (0.052, 0.08, 0.07), (0.045, 0.075, 0.04)
-MODELS = {
-    "110_basket": {0: basket("light brown"), 1: basket("yellow")},
-    "024_scanner": {index: scanner() for index in range(5)},
-    "041_shoe": {index: shoe(*colours) for index, colours in enumerate(_SHOES)},
-    "007_shoe-box": {0: shoe_box()},
-    "062_plasticbox": {3: plastic_box("light blue"), 5: plastic_box("blue")},
-    "057_toycar": row(toy_car, "blue", "blue", "pink", "green", "blue", "teal"),
-    "073_rubikscube": row(puzzle_cube, 0, 1, 2),
-    "086_woodenblock": row(
-        lambda colour: carton(colour, _WOOD, colour), "brown", "light brown", "orange", "light brown", "brown"
-    ),
-    "107_soap": row(soap, "yellow", "light gray", "blue", "brown"),
-    "112_tea-box": row(lambda colour: carton(colour, _TEA), "green", "red", "black", "yellow", "beige", "beige"),
-    "113_coffee-box": row(
-        lambda colour: carton(colour, _COFFEE),
-        "brown",
-        "light brown",
-        "white",
-        "brown",
-        "light brown",
-        "red",
-        "light brown",
-    ),
-}
+def models() -> dict[str, dict[int, Model]]:
+    """Returns each object's variants."""
+    shoes = [("black", "white"), ("white", "light gray"), ("white", "brown"), ("white", "black"), ("green", "beige")]
+    shoes += [("brown", "black"), ("blue", "white"), ("light brown", "brown"), ("red", "white")]
+    shoes += [("white", "light gray")]
+    wood, tea, coffee = (0.045, 0.075, 0.04), (0.054, 0.075, 0.06), (0.052, 0.08, 0.07)
+    woods = ["brown", "light brown", "orange", "light brown", "brown"]
+    teas = ["green", "red", "black", "yellow", "beige", "beige"]
+    coffees = ["brown", "light brown", "white", "brown", "light brown", "red", "light brown"]
+    return {
+        "110_basket": variants(basket, ["light brown", "yellow"]),
+        "024_scanner": {index: scanner() for index in range(5)},
+        "041_shoe": variants(shoe, shoes),
+        "007_shoe-box": {0: shoe_box()},
+        "062_plasticbox": variants(plastic_box, {3: "light blue", 5: "blue"}),
+        "057_toycar": variants(toy_car, ["blue", "blue", "pink", "green", "blue", "teal"]),
+        "073_rubikscube": variants(puzzle_cube, [0, 1, 2]),
+        "086_woodenblock": variants(carton, [(colour, wood, colour) for colour in woods]),
+        "107_soap": variants(soap, ["yellow", "light gray", "blue", "brown"]),
+        "112_tea-box": variants(carton, [(colour, tea) for colour in teas]),
+        "113_coffee-box": variants(carton, [(colour, coffee) for colour in coffees]),
+    }

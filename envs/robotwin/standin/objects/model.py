@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,9 +18,7 @@ SIDEWAYS = np.array([[0, 0, 1], [1, 0, 0], [0, 1, 0]], float)  # [.5, .5, .5, .5
 FACING = np.array([[1, 0, 0], [0, 0, -1], [0, 1, 0]], float)  # [.7, .7, 0, 0]: x to the right, z towards the robot
 BACKWARDS = np.array([[-1, 0, 0], [0, 0, 1], [0, 1, 0]], float)  # [0, 0, .7, .7]: x to the left, z away
 UNDERSIDE_UP = np.array([[0, 0, 1], [-1, 0, 0], [0, -1, 0]], float)  # [.5, -.5, .5, -.5]: y down
-LEFTWARDS = np.array(
-    [[0, 0, -1], [-1, 0, 0], [0, 1, 0]], float
-)  # [.5, .5, -.5, -.5]: x towards the robot, z to the left
+LEFTWARDS = np.array([[0, 0, -1], [-1, 0, 0], [0, 1, 0]], float)  # [.5, .5, -.5, -.5]: x to the robot, z to the left
 UP, DOWN, RIGHT = np.array([0.0, 0, 1]), np.array([0.0, 0, -1]), np.array([1.0, 0, 0])
 FAR, NEAR = np.array([0.0, 1, 0]), np.array([0.0, -1, 0])  # from the robot and towards it
 _GRIPPER = np.array([[0, 0, 1], [-1, 0, 0], [0, -1, 0]], float)  # a contact frame times this is the gripper's frame
@@ -73,6 +71,7 @@ class Model:
     axes: np.ndarray = field(default_factory=lambda: SIDEWAYS)
 
 
+T = TypeVar("T")
 BOTTOM = Place((0, 0, 0), DOWN)
 
 
@@ -107,9 +106,10 @@ def rim(radius: float, height: float) -> list[Grasp]:
     return [down((x, y, height), fingers) for (x, y), fingers in across]
 
 
-def row(make: Callable[..., Model], *choices: Any) -> dict[int, Model]:
-    """Returns variants 0, 1, ... of an object, made from one choice each."""
-    return {index: make(choice) for index, choice in enumerate(choices)}
+def variants(make: Callable[..., T], choices: Sequence[Any] | Mapping[int, Any]) -> dict[int, T]:
+    """Returns an object's variants, made from an argument or a tuple of arguments each; a sequence counts from 0."""
+    numbered = choices if isinstance(choices, Mapping) else dict(enumerate(choices))
+    return {index: make(*(chosen if isinstance(chosen, tuple) else (chosen,))) for index, chosen in numbered.items()}
 
 
 def write(model: Model, folder: Path, index: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .model import BACKWARDS, BOTTOM, DOWN, SIDEWAYS, Model, Place, both, down
+from .model import BACKWARDS, BOTTOM, DOWN, SIDEWAYS, Model, Place, both, down, variants
 from .shapes import box, cylinder, turned
 
 _HAMMER_Z = 0.042  # metres of the origin above the table, by the pose that task code gives it
@@ -36,4 +36,6 @@ def roller(axes: np.ndarray) -> Model:
     return Model(parts, [down((-0.13, 0, 0.03), (0, 1)), down((0.13, 0, 0.03), (0, -1))], [BOTTOM], axes)
 
 
-MODELS = {"020_hammer": {0: hammer()}, "102_roller": {0: roller(SIDEWAYS), 2: roller(BACKWARDS)}}
+def models() -> dict[str, dict[int, Model]]:
+    """Returns each object's variants."""
+    return {"020_hammer": {0: hammer()}, "102_roller": variants(roller, {0: SIDEWAYS, 2: BACKWARDS})}
