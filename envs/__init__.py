@@ -114,6 +114,7 @@ _ROBOTWIN = tuple(
         training={"instructions": "seen"},
         settings={"action": str, "instructions": str, **settings},
         marks=marks,
+        policy="pi0-tiny-robotwin" if name == "robotwin" else None,
     )
     for name, env_id, tasks, settings, marks in (
         (
