@@ -51,7 +51,7 @@ def hand_rotation(yaw: float, lean: float = 0.0) -> np.ndarray:
 
 
 def plan_grasp(scene: Scene, name: str, spot: np.ndarray) -> Grasp:
-    """The best grasp of an object as it lies: around its body where that fits, else over its rim.
+    """The best grasp of an object as it lies: around its body where that fits, else over its rim or by its handle.
 
     Preferred are small turns of the hand and free space for fingers and hand, here and at the ``spot`` [3] where the
     object's bottom is to go, so that the same scene always gets the same grasp.
@@ -67,8 +67,8 @@ def plan_grasp(scene: Scene, name: str, spot: np.ndarray) -> Grasp:
     def clash(tool: np.ndarray, hand: np.ndarray) -> float:
         return _clash(obstacles, tool, hand) + _clash(there, tool + shift, hand)
 
-    best = _around_body(cloud, clash) or _over_rim(cloud, clash, scene.base)
-    _, hand, width, tool = best
+    candidates = _around_body(cloud, clash) or _over_rim(cloud, clash, scene.base) + _by_handle(cloud, clash)
+    _, hand, width, tool = min(candidates, key=lambda candidate: candidate[0])
     return Grasp(tool - position, hand, width, position, scene.rotation(name))
 
 
@@ -76,7 +76,7 @@ _Clash = Callable[[np.ndarray, np.ndarray], float]
 _Candidate = tuple[float, np.ndarray, float, np.ndarray]  # cost, rotation of the hand, width, position of the tool
 
 
-def _around_body(cloud: np.ndarray, clash: _Clash) -> _Candidate | None:
+def _around_body(cloud: np.ndarray, clash: _Clash) -> list[_Candidate]:
     top, bottom = cloud[:, 2].max(), cloud[:, 2].min()
     height = top - bottom
     z = max(top - 0.032, bottom + 0.012) if height > 0.05 else bottom + max(0.008, height * 0.4)
@@ -92,14 +92,16 @@ def _around_body(cloud: np.ndarray, clash: _Clash) -> _Candidate | None:
         middle = (along.max() + along.min()) / 2 * hand[:2, 0] + (beside.max() + beside.min()) / 2 * hand[:2, 1]
         tool = np.array([*middle, z])
         candidates.append((width * 0.5 + 0.03 * abs(yaw) + clash(tool, hand), hand, width, tool))
-    return min(candidates, key=lambda candidate: candidate[0], default=None)
+    return candidates
 
 
-def _over_rim(cloud: np.ndarray, clash: _Clash, base: np.ndarray) -> _Candidate:
+def _over_rim(cloud: np.ndarray, clash: _Clash, base: np.ndarray) -> list[_Candidate]:
     # Deep, because a thin wall is held with little force and creeps out of the fingers.
     z = max(cloud[:, 2].max() - 0.032, cloud[:, 2].min() + 0.012)
     rim = cloud[np.abs(cloud[:, 2] - z) < 0.010][:, :2]
     centre = (rim.max(axis=0) + rim.min(axis=0)) / 2
+    middle = cloud[np.linalg.norm(cloud[:, :2] - centre, axis=1) < 0.02, 2]
+    solid = 0.4 if len(middle) and middle.max() > z + 0.005 else 0.0  # no room for the inner finger
     candidates: list[_Candidate] = []
     for angle in np.deg2rad(np.arange(-180, 180, 15)):
         out = np.array([-np.sin(angle), np.cos(angle)])
@@ -109,13 +111,36 @@ def _over_rim(cloud: np.ndarray, clash: _Clash, base: np.ndarray) -> _Candidate:
             continue
         point = np.array([*(centre + out * float(np.median(wall))), z])
         yaw = float((angle + np.pi / 2) % np.pi - np.pi / 2)
-        cost = 0.08 * abs(yaw) + 0.05 * abs(point[1])
+        # Always the same side, if nothing speaks against it.
+        cost = solid + 0.08 * abs(yaw) + 0.03 * (1 - out[1])
         cost += 4.0 * max(0.0, float(np.linalg.norm(point[:2] - base)) - REACH)
         outward = 1.0 if np.cos(yaw - angle) > 0 else -1.0
         for lean in (0.0, 0.4):
             hand = hand_rotation(yaw, outward * lean)
             candidates.append((cost + 0.5 * lean + clash(point, hand), hand, 0.004, point))
-    return min(candidates, key=lambda candidate: candidate[0])
+    return candidates
+
+
+def _by_handle(cloud: np.ndarray, clash: _Clash) -> list[_Candidate]:
+    top, bottom = cloud[:, 2].max(), cloud[:, 2].min()
+    z = max(top - 0.032, bottom + 0.012)
+    band = cloud[np.abs(cloud[:, 2] - z) < 0.012][:, :2]
+    centre = (band.max(axis=0) + band.min(axis=0)) / 2
+    candidates: list[_Candidate] = []
+    for yaw in np.deg2rad(np.arange(-90, 90, 10)):
+        hand = hand_rotation(float(yaw))
+        along, beside = (band - centre) @ hand[:2, 0], (band - centre) @ hand[:2, 1]
+        for offset in np.arange(-0.1, 0.11, 0.01):
+            part = along[np.abs(beside - offset) < 0.018]
+            outer = along[np.abs(beside - offset - np.sign(offset) * 0.009) < 0.009]
+            # Not the rounded edge of something wide, which slips out.
+            if len(outer) < 3 or np.ptp(part) > 0.03 or np.ptp(outer) < 0.6 * np.ptp(part):
+                continue
+            middle = centre + (part.max() + part.min()) / 2 * hand[:2, 0] + offset * hand[:2, 1]
+            tool = np.array([*middle, z])
+            cost = 0.1 + 1.5 * abs(offset) + 0.08 * abs(yaw) + clash(tool, hand)
+            candidates.append((cost, hand, float(np.ptp(part)), tool))
+    return candidates
 
 
 def _clash(obstacles: np.ndarray, tool: np.ndarray, hand: np.ndarray) -> float:
