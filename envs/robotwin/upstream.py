@@ -207,10 +207,9 @@ def _base(package: str) -> Any:
     angles = euler.mat2euler
     # It forbids numpy 2 the copy that single precision (move_can_pot) needs.
     euler.mat2euler = lambda mat, axes="sxyz": angles(np.array(mat, float), axes)
-    if (
-        package == "robotwin.envs"
-    ):  # place_fan makes a reward that nobody asks for, as the wheel's class no longer allows
-        importlib.import_module(f"{package}.reward").Reward.__init__ = lambda self, **parts: None
+    if package == "robotwin.envs":  # place_fan makes a reward in a way that the wheel's class no longer allows
+        reward: Any = importlib.import_module(f"{package}.reward")
+        reward.Reward.__init__ = lambda self, **parts: None  # and nobody asks for it
     return base
 
 

@@ -131,19 +131,27 @@ KEY = {"assets": "these", "planner": "cpu 1"}
 
 def test_scenes_are_found_stored_and_found_again(tmp_path, capsys):
     path = seeds.cached(tmp_path, KEY)
-    seeds.compute(Expert(), KEY, ["wheel", "impossible", "checkout"], path)
+    seeds.compute(Expert(), KEY, ["wheel", "impossible", "checkout"], path, most=500)
     assert "impossible" in capsys.readouterr().out
     found = seeds.load(KEY, tmp_path, "wheel")
     assert len(found) == COUNT
     assert all(seed % 3 == 0 and seed % 5 and about is None for seed, about in found)
     assert seeds.load(KEY, tmp_path, "checkout")[0] == (found[0][0], {"{A}": "checkout"})
     written = path.stat().st_mtime_ns
-    seeds.compute(Expert(), KEY, ["wheel"], path)
+    seeds.compute(Expert(), KEY, ["wheel"], path, most=500)
     assert path.stat().st_mtime_ns == written  # nothing is searched twice
 
 
+def test_a_task_that_the_expert_hardly_solves_is_left_out(tmp_path, capsys):
+    path = seeds.cached(tmp_path, KEY)
+    seeds.compute(Expert(), KEY, ["wheel"], path)
+    assert "solves only 16 of 62" in capsys.readouterr().out
+    with pytest.raises(SuiteUnavailable):
+        seeds.load(KEY, tmp_path, "wheel")
+
+
 def test_scenes_of_other_assets_are_refused_with_the_command_that_finds_them(tmp_path):
-    seeds.compute(Expert(), KEY, ["wheel"], seeds.cached(tmp_path, KEY))
+    seeds.compute(Expert(), KEY, ["wheel"], seeds.cached(tmp_path, KEY), most=500)
     with pytest.raises(SuiteUnavailable, match="assets others.*replan.envs.robotwin.seeds wheel"):
         seeds.load({**KEY, "assets": "others"}, tmp_path, "wheel")
     with pytest.raises(SuiteUnavailable, match="seeds --real wheel"):
