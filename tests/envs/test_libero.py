@@ -85,6 +85,7 @@ print(json.dumps([seen, hashlib.sha256(env.unwrapped.get_state()).hexdigest(), i
 """
 
 
+@pytest.mark.slow
 def test_the_environment_passes_gymnasiums_checker_without_a_warning(world):
     env = world(render_mode="rgb_array").unwrapped
     env.reset(seed=0)  # what upstream warns about while it is built is not ours
@@ -96,6 +97,7 @@ def test_the_environment_passes_gymnasiums_checker_without_a_warning(world):
 
 
 # Spatial's drawer and goal's stove have states of their own, libero_10's kitchen has both.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("suite", "tasks"),
     [("libero_spatial", (4, 0)), ("libero_object", (3, 7)), ("libero_goal", (7, 2)), ("libero_10", (2, 5))],
@@ -142,6 +144,7 @@ print(json.dumps(seen))
 """
 
 
+@pytest.mark.slow
 def test_pictures_states_and_physics_are_upstreams_to_the_bit(world):
     wanted = cell("libero_spatial", 4, 11)
     actions = np.concatenate([np.tile(STAY, (10, 1)), MIXED]).astype(np.float64).tolist()
@@ -408,6 +411,7 @@ def test_a_step_before_reset_is_refused():
         gymnasium.make(SUITES["libero_object"].env_id).unwrapped.step(STAY)
 
 
+@pytest.mark.slow
 def test_vectorised_environments_in_their_own_processes_give_the_same_cells(world):
     options = cell("libero_object", 3, 2)
     vector = gymnasium.make_vec(
