@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 import sys
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import gymnasium
 import numpy as np
 import pytest
 from replan.envs import SuiteUnavailable
+from replan.envs.robotwin import seeds
 from replan.envs.robotwin.bridge import SimulatorError
 from replan.envs.robotwin.cache import cache_folder
 from replan.envs.robotwin.source import PYTHON, ROOT
@@ -154,9 +156,18 @@ def test_a_simulator_that_dies_is_told_and_started_again(env):
     np.testing.assert_array_equal(first["state"], again["state"])
 
 
-def test_evaluated_scenes_of_these_assets_have_to_be_found_first(env):
+def test_scenes_of_these_assets_are_found_once_and_then_evaluated(env, tmp_path, monkeypatch):
+    opened = replace(env._opened, cache=tmp_path)
+    monkeypatch.setattr(env, "_opened", opened)
     with pytest.raises(SuiteUnavailable, match="seeds --real click_bell"):
         start(env, scene=0)
+    monkeypatch.setattr(seeds, "COUNT", 2)
+    seeds.compute(opened.world, opened.fingerprint, ["click_bell"], seeds.cached(tmp_path, opened.fingerprint))
+    seed, about = opened.scene("click_bell", 1)
+    assert seeds.FIRST <= seed < seeds.TRAINING
+    assert about["{A}"].startswith("050_bell/")  # a checkout's task tells it only when it is played
+    observation, _ = start(env, scene=1)
+    assert "bell" in observation["instruction"]
 
 
 @pytest.mark.slow
