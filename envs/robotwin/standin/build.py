@@ -97,8 +97,8 @@ def digest(place: Path) -> str:
 def meaning(root: Path) -> str:
     """Returns a digest of the tree that is the same on every processor.
 
-    Meshes count with vertices rounded and the exporter's remarks left out: the last bits of a cosine, and the headers
-    that a library writes, differ between machines and versions.
+    Meshes count with their colours, with vertices rounded, and without the exporter's remarks: the last bits of a
+    cosine, and the headers that a library writes, differ between machines and versions.
     """
     total = hashlib.sha256()
     for path in _files(root):
@@ -117,7 +117,9 @@ def _geometry(path: Path) -> bytes:
         mesh = loaded.geometry[geometry].copy().apply_transform(transform)
         # The odd offset keeps sizes that people choose away from where rounding turns.
         corners = np.floor(mesh.vertices / _RESOLUTION + 0.3719).astype(np.int32)[mesh.faces]
-        parts.append(corners.tobytes())
+        material = getattr(mesh.visual, "material", None)
+        colour = getattr(material, "baseColorFactor", ())
+        parts.append(corners.tobytes() + bytes(int(channel) for channel in colour))
     return b"".join(parts)
 
 

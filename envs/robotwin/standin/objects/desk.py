@@ -55,12 +55,12 @@ def stapler(colour: str) -> Model:
 
 
 def mouse(colour: str) -> Model:
-    """A computer mouse, its long side along x."""
+    """A computer mouse, its buttons to the right."""
     low, high = 0.022, 0.034
     parts = [
         block(colour, [(-0.046, 0.0), (0.046, 0.0), (0.046, 0.014), (0.03, low), (-0.03, low), (-0.046, 0.014)], 0.054),
         block(colour, [(-0.036, 0.0), (0.036, 0.0), (0.024, high), (-0.024, high)], 0.040),
-        box("black", (0.012, 0.006, 0.006), (-0.026, 0, 0.030)),
+        box("black", (0.012, 0.006, 0.006), (0.026, 0, 0.030)),
     ]
     return Model(parts, both((0, 0, 0.032), (0, 1)), [BOTTOM])
 
@@ -85,12 +85,12 @@ def microphone(body: str, head: str) -> Model:
 
 
 def fan(body: str, grille: str) -> Model:
-    """A small desk fan that faces the robot, held by its head."""
+    """A small desk fan that faces away from the robot until it is placed, held by its head."""
     parts = [
         cylinder(body, 0.032, 0.012),
         cylinder(body, 0.008, 0.04, (0, 0, 0.012)),
         cylinder(body, 0.038, 0.026, (0, -0.013, 0.085), "y"),
-        cylinder(grille, 0.032, 0.004, (0, -0.017, 0.085), "y"),
+        cylinder(grille, 0.032, 0.004, (0, 0.013, 0.085), "y"),
     ]
     return Model(parts, both((0, 0, 0.09), (0, 1)), [BOTTOM], BACKWARDS)
 
@@ -104,10 +104,10 @@ def seal(colour: str) -> Model:
 
 
 def payment_sign(frame: str, panel: str) -> Model:
-    """A stand with a code to scan on the side towards the robot."""
+    """A stand with a code to scan, which faces away from the robot until it is turned."""
     plate = box(frame, (0.085, 0.008, 0.10), (0, 0, 0.006))
-    code = painted(box("black", (0.03, 0.002, 0.03), (0, -0.005, 0.05)))
-    label = painted(box(panel, (0.07, 0.001, 0.08), (0, -0.0045, 0.016)))
+    code = painted(box("black", (0.03, 0.002, 0.03), (0, 0.005, 0.05)))
+    label = painted(box(panel, (0.07, 0.001, 0.08), (0, 0.0045, 0.016)))
     parts = [box(frame, (0.09, 0.05, 0.008)), plate, label, code]
     return Model(parts, both((0, 0, 0.085), (0, 1)), [BOTTOM], BACKWARDS)
 

@@ -59,7 +59,7 @@ def coaster() -> Model:
 
 def models() -> dict[str, dict[int, Model]]:
     """Returns each object's variants."""
-    bowls = ["white", "white", "gray", "blue", "white", "gray", "gray", "light green"]
+    bowls = {1: "white", 2: "gray", 3: "blue", 4: "white", 5: "gray", 6: "gray", 7: "light green"}
     cups = ["light blue", "white", "brown", "dark green", "white", "gray", "silver", "blue", "light blue", "white"]
     cups += ["white", "black", "black"]
     sizes = [(0.035 + 0.002 * (index % 3), 0.085 + 0.005 * (index % 2)) for index in range(len(cups))]
