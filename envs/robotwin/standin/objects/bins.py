@@ -48,8 +48,8 @@ def sauce_can(colour: str, lid: str) -> Model:
 def models() -> dict[str, dict[int, Model]]:
     """Returns each object's variants."""
     bins = {0: "orange", 3: "gray", 7: "light gray", 8: "light gray", 9: "white", 10: "light gray"}
-    bottles = {1: ("yellow", "green"), 2: ("light gray", "white"), 3: ("red", "black")}
-    cans = {0: ("light brown", "white"), 2: ("white", "brown"), 4: ("brown", "brown"), 5: ("red", "gold")}
+    bottles = {1: ("yellow", "green"), 2: ("light blue", "white"), 3: ("red", "black")}
+    cans = {0: ("yellow", "brown"), 2: ("white", "brown"), 4: ("brown", "brown"), 5: ("red", "gold")}
     return {
         "011_dustbin": {0: dustbin()},
         "063_tabletrashbin": variants(table_bin, bins),

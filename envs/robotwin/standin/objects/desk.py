@@ -160,15 +160,15 @@ def phone_stand(colour: str) -> Model:
 
 def models() -> dict[str, dict[int, Model]]:
     """Returns each object's variants."""
-    microphones = {0: ("teal", "white"), 4: ("dark blue", "gray"), 5: ("black", "silver")}
+    microphones = {0: ("teal", "white"), 4: ("dark blue", "gray"), 5: ("black", "white")}
     seals = {0: "red", 2: "reddish brown", 3: "brown", 4: "brown", 6: "yellow"}
     signs = [("beige", "white"), ("blue", "white"), ("gray", "light gray"), ("white", "white")]
-    phones = {0: ("black", FACING), 1: ("silver", SIDEWAYS), 2: ("black", LEFTWARDS), 4: ("black", UNDERSIDE_UP)}
+    phones = {0: ("white", FACING), 1: ("silver", SIDEWAYS), 2: ("black", LEFTWARDS), 4: ("black", UNDERSIDE_UP)}
     remotes = ["black", "white", "black", "black", "white", "white", "black"]
     return {
         "050_bell": variants(bell, [("white", "black"), ("blue", "brown")]),
         "046_alarm-clock": variants(alarm_clock, {1: ("black", "light gray"), 3: ("dark blue", "white")}),
-        "048_stapler": variants(stapler, ["blue", "black", "blue", "gray", "red", "red", "blue"]),
+        "048_stapler": variants(stapler, ["blue", "black", "blue", "white", "red", "red", "blue"]),
         "047_mouse": variants(mouse, ["dark gray", "dark gray", "gray"]),
         "081_playingcards": variants(playing_cards, ["blue", "red", "black"]),
         "018_microphone": variants(microphone, microphones),
@@ -177,7 +177,7 @@ def models() -> dict[str, dict[int, Model]]:
         "070_paymentsign": variants(payment_sign, signs),
         "077_phone": variants(phone, phones),
         "078_phonestand": variants(phone_stand, {1: "green", 2: "light brown"}),
-        "072_electronicscale": variants(scale, {0: "white", 1: "black", 5: "black", 6: "white"}),
-        "074_displaystand": variants(display_stand, ["black", "black", "silver", "black", "black"]),
+        "072_electronicscale": variants(scale, {0: "white", 1: "black", 5: "black", 6: "gold"}),
+        "074_displaystand": variants(display_stand, ["black", "black", "brown", "black", "black"]),
         "079_remotecontrol": variants(remote_control, remotes),
     }

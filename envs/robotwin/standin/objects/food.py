@@ -62,12 +62,13 @@ def tray(colour: str) -> Model:
 
 def models() -> dict[str, dict[int, Model]]:
     """Returns each object's variants."""
-    fillings = ("reddish brown", "orange", "white") * 2
+    burgers = [("golden brown", "reddish brown"), ("orange", "yellow"), ("white", "yellow"), ("white", "golden brown")]
+    burgers += [("yellow", "orange"), ("green", "yellow")]  # those in paper and in boxes have its colours
     return {
         "075_bread": {index: bread("golden brown") for index in (0, 1, 3, 5, 6)},
-        "076_breadbasket": variants(bread_basket, ["beige", "beige", "light brown", "brown", "light brown"]),
+        "076_breadbasket": variants(bread_basket, ["beige", "beige", "light brown", "brown", "beige"]),
         "106_skillet": variants(skillet, ["dark gray", "black", "black", "dark gray"]),
-        "006_hamburg": variants(burger, [("golden brown", filling) for filling in fillings]),
+        "006_hamburg": variants(burger, burgers),
         "005_french-fries": {0: fries(), 1: fries()},
         "008_tray": variants(tray, ["beige", "orange", "dark green", "brown"]),
     }

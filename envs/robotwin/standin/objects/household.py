@@ -49,11 +49,11 @@ def basket(colour: str) -> Model:
     return Model(parts, grasps, [Place((-0.07, 0, 0.005), UP), Place((0.07, 0, 0.005), UP)])
 
 
-def scanner() -> Model:
+def scanner(colour: str) -> Model:
     """A barcode scanner that stands on its window, its handle up."""
     parts = [
-        box("black", (0.05, 0.05, 0.035)),
-        cylinder("black", 0.013, 0.075, (0, 0, 0.035)),
+        box(colour, (0.05, 0.05, 0.035)),
+        cylinder(colour, 0.013, 0.075, (0, 0, 0.035)),
         painted(box("red", (0.02, 0.0006, 0.01), (0, -0.0253, 0.012))),
     ]
     return Model(parts, tops((0, 0, 0.08)), [BOTTOM], BACKWARDS)
@@ -112,18 +112,19 @@ def models() -> dict[str, dict[int, Model]]:
     shoes += [("brown", "black"), ("blue", "white"), ("light brown", "brown"), ("red", "white")]
     shoes += [("white", "light gray")]
     wood, tea, coffee = (0.045, 0.075, 0.04), (0.054, 0.075, 0.06), (0.052, 0.08, 0.07)
-    woods = ["brown", "light brown", "orange", "light brown", "brown"]
-    teas = ["green", "red", "black", "yellow", "beige", "beige"]
+    woods = [("brown", "brown"), ("light brown", "light brown"), ("orange", "green")]
+    woods += [("light brown", "light brown"), ("brown", "brown")]
+    teas = ["green", "red", "black", "yellow", "beige", "gold"]
     coffees = ["brown", "light brown", "white", "brown", "light brown", "red", "light brown"]
     return {
         "110_basket": variants(basket, ["light brown", "yellow"]),
-        "024_scanner": {index: scanner() for index in range(5)},
+        "024_scanner": variants(scanner, ["black", "black", "black", "gray", "yellow"]),
         "041_shoe": variants(shoe, shoes),
         "007_shoe-box": {0: shoe_box()},
         "062_plasticbox": variants(plastic_box, {3: "light blue", 5: "blue"}),
         "057_toycar": variants(toy_car, ["blue", "blue", "pink", "green", "blue", "teal"]),
         "073_rubikscube": variants(puzzle_cube, [0, 1, 2]),
-        "086_woodenblock": variants(carton, [(colour, wood, colour) for colour in woods]),
+        "086_woodenblock": variants(carton, [(colour, wood, top) for colour, top in woods]),
         "107_soap": variants(soap, ["yellow", "light gray", "blue", "brown"]),
         "112_tea-box": variants(carton, [(colour, tea) for colour in teas]),
         "113_coffee-box": variants(carton, [(colour, coffee) for colour in coffees]),

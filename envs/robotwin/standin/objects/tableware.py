@@ -11,9 +11,9 @@ _COS, _SIN = np.array([0.67**2 - 0.22**2, 2 * 0.22 * 0.67]) / (0.22**2 + 0.67**2
 _RACK = np.array([[-_COS, 0, -_SIN], [-_SIN, 0, _COS], [0, 1, 0]])  # by the pose that task code gives it
 
 
-def bowl(colour: str) -> Model:
+def bowl(colour: str, bottom: str) -> Model:
     """A bowl whose wall leans outwards, so that bowls nest."""
-    parts = [cylinder(colour, 0.044, 0.006), *wall(colour, 0.045, 0.065, 0.055, 0.004)]
+    parts = [cylinder(bottom, 0.044, 0.006), *wall(colour, 0.045, 0.065, 0.055, 0.004)]
     return Model(parts, rim(0.057, 0.04), [BOTTOM])
 
 
@@ -48,26 +48,27 @@ def rack() -> Model:
 
 def plate() -> Model:
     """A shallow plate with a raised rim."""
-    parts = [cylinder("white", 0.07, 0.008), *wall("white", 0.07, 0.10, 0.014, 0.006)]
+    parts = [cylinder("light gray", 0.07, 0.008), *wall("light gray", 0.07, 0.10, 0.014, 0.006)]
     return Model(parts, [down((0, 0, 0.01))], [Place((0, 0, 0.008), DOWN)])
 
 
 def coaster() -> Model:
-    """A flat wooden disc."""
-    return Model([cylinder("brown", 0.05, 0.006)], [down((0, 0, 0.006))], [Place((0, 0, 0.006), DOWN)])
+    """A flat disc."""
+    return Model([cylinder("gray", 0.05, 0.006)], [down((0, 0, 0.006))], [Place((0, 0, 0.006), DOWN)])
 
 
 def models() -> dict[str, dict[int, Model]]:
     """Returns each object's variants."""
     bowls = {1: "white", 2: "gray", 3: "blue", 4: "white", 5: "gray", 6: "gray", 7: "light green"}
-    cups = ["light blue", "white", "brown", "dark green", "white", "gray", "silver", "blue", "light blue", "white"]
+    painted = {number: (colour, "yellow" if number == 4 else colour) for number, colour in bowls.items()}
+    cups = ["light blue", "blue", "brown", "dark green", "white", "gray", "silver", "blue", "light blue", "white"]
     cups += ["white", "black", "black"]
     sizes = [(0.035 + 0.002 * (index % 3), 0.085 + 0.005 * (index % 2)) for index in range(len(cups))]
     mugs = ["black", "black", "light brown", "beige", "white", "blue", "beige", "beige", "green", "white"]
     return {
         "039_mug": variants(mug, mugs),
         "040_rack": {0: rack()},
-        "002_bowl": variants(bowl, bowls),
+        "002_bowl": variants(bowl, painted),
         "021_cup": variants(cup, [(colour, *size) for colour, size in zip(cups, sizes, strict=True)]),
         "003_plate": {0: plate()},
         "019_coaster": {0: coaster()},
