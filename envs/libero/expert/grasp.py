@@ -11,6 +11,8 @@ from .scene import Scene
 
 WIDEST = 0.074  # metres; widest body that fits between the fingers
 REACH = 0.72  # metres from the base; beyond, the arm with the hand down is nearly stretched and drifts
+PALM = 0.03  # metres from the tool up to the hand
+DEPTH = 0.026  # metres of an object that the fingers reach down
 # The tool's rotation when the hand points down and the arm is at rest: fingers along y.
 DOWN = np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, -1.0]])
 
@@ -79,7 +81,7 @@ _Candidate = tuple[float, np.ndarray, float, np.ndarray]  # cost, rotation of th
 def _around_body(cloud: np.ndarray, clash: _Clash) -> list[_Candidate]:
     top, bottom = cloud[:, 2].max(), cloud[:, 2].min()
     height = top - bottom
-    z = max(top - 0.032, bottom + 0.012) if height > 0.05 else bottom + max(0.008, height * 0.4)
+    z = max(top - DEPTH, bottom + 0.012) if height > 0.05 else bottom + max(0.008, height * 0.4)
     band = cloud[np.abs(cloud[:, 2] - z) < 0.02]
     band = band if len(band) >= 8 else cloud
     candidates: list[_Candidate] = []
@@ -97,7 +99,7 @@ def _around_body(cloud: np.ndarray, clash: _Clash) -> list[_Candidate]:
 
 def _over_rim(cloud: np.ndarray, clash: _Clash, base: np.ndarray) -> list[_Candidate]:
     # Deep, because a thin wall is held with little force and creeps out of the fingers.
-    z = max(cloud[:, 2].max() - 0.032, cloud[:, 2].min() + 0.012)
+    z = max(cloud[:, 2].max() - DEPTH, cloud[:, 2].min() + 0.012)
     rim = cloud[np.abs(cloud[:, 2] - z) < 0.010][:, :2]
     centre = (rim.max(axis=0) + rim.min(axis=0)) / 2
     middle = cloud[np.linalg.norm(cloud[:, :2] - centre, axis=1) < 0.02, 2]
@@ -123,7 +125,7 @@ def _over_rim(cloud: np.ndarray, clash: _Clash, base: np.ndarray) -> list[_Candi
 
 def _by_handle(cloud: np.ndarray, clash: _Clash) -> list[_Candidate]:
     top, bottom = cloud[:, 2].max(), cloud[:, 2].min()
-    z = max(top - 0.032, bottom + 0.012)
+    z = max(top - DEPTH, bottom + 0.012)
     band = cloud[np.abs(cloud[:, 2] - z) < 0.012][:, :2]
     centre = (band.max(axis=0) + band.min(axis=0)) / 2
     candidates: list[_Candidate] = []
@@ -147,7 +149,8 @@ def _clash(obstacles: np.ndarray, tool: np.ndarray, hand: np.ndarray) -> float:
     """What stands where the open fingers and the hand would be: 0 if nothing does."""
     along, beside, depth = ((obstacles - tool) @ hand).T
     along, beside = np.abs(along), np.abs(beside)
-    at_fingers = (depth < 0.015) & (along < 0.070) & (beside < 0.020)
-    at_hand = (depth < -0.045) & (along < 0.112) & (beside < 0.040)
+    # The shapes of finger and hand, and half the grid of the obstacles' points around them.
+    at_fingers = (depth < 0.012) & (along < 0.068) & (beside < 0.017)
+    at_hand = (depth < -PALM) & (along < 0.112) & (beside < np.where(depth < -0.07, 0.042, 0.030))
     count = int(at_fingers.sum() + at_hand.sum())
     return 0.5 * bool(at_fingers.any()) + 1.0 * bool(at_hand.any()) + 0.002 * min(count, 200)

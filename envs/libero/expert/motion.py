@@ -10,7 +10,7 @@ from .scene import Scene
 
 _GAIN = 16.0  # action per metre
 _LEAD = 0.03  # seconds; looking that far ahead damps the arm's swing
-_TURN_GAIN = 3.0  # action per radian
+_TURN_GAIN = 2.0  # action per radian
 _TURN_LIMIT = 0.6
 DOWNWARD = np.array([0.0, 0.0, -1.0])
 
@@ -85,7 +85,7 @@ def approach(scene: Scene, goal: np.ndarray, hand: np.ndarray, width: float, way
     slack = float(np.clip(0.4 * (0.08 - width), 0.005, 0.015))  # half of what the open fingers leave free
     stopped = float(np.linalg.norm(scene.tool_velocity)) < 0.005 and abs(short) < 0.025  # on the table, or in a corner
     there = turn < 0.12 and ((aside < 0.008 and abs(short) < 0.008) or (aside < slack + 0.003 and stopped))
-    about = aside < 0.02 and turn < 0.3 and abs(short) < 0.025
+    about = aside < slack + 0.012 and turn < 0.3 and abs(short) < 0.03
     error = (aside - slack + 0.1 * max(0.0, turn - 0.1)) / 0.03 + (0 if wide or about else 1)
     return Approach((there and wide) or (about and closing), float(np.clip(error, 0, 1)))
 
@@ -101,7 +101,7 @@ def hand_floor(obstacles: np.ndarray, start: np.ndarray, end: np.ndarray, finger
     beside = _beside(obstacles, start, end)
     along = np.abs(beside @ fingers[:2])
     across = np.abs(beside @ np.array([-fingers[1], fingers[0]]))
-    return float(obstacles[(along < 0.115) & (across < 0.045), 2].max(initial=-np.inf)) - 0.035
+    return float(obstacles[(along < 0.115) & (across < 0.04), 2].max(initial=-np.inf)) - 0.02
 
 
 def _beside(obstacles: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:

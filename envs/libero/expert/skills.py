@@ -81,13 +81,11 @@ class PickPlace:
         if scene.squeeze < 1:
             return servo(scene, tool, hand, 1.0)
         obstacles = scene.obstacles(self.thing)
-        aside_of = self._overhang(obstacles)
-        if aside_of is not None:  # slide out from under it before going up
-            away = tool[:2] - hang[:2] - aside_of
-            slide = np.array([*(away / max(float(np.linalg.norm(away)), 1e-6)), 0.0])
-            return servo(scene, tool + 0.05 * slide, hand, 1.0, limit=0.7)
+        way = self._way_out(obstacles)
+        if way is not None:
+            return servo(scene, tool + 0.05 * way, hand, 1.0, limit=0.7)
         top = path_top(obstacles, tool - hang, spot, 0.06)
-        floor = max(top + below + 0.02, hand_floor(obstacles, tool, goal, hand[:, 0]), goal[2] + 0.04)
+        floor = max(top + below + 0.03, hand_floor(obstacles, tool, goal, hand[:, 0]), goal[2] + 0.06)
         return servo(scene, over_the_top(tool, goal, floor, (aside - 0.015) / 0.03), hand, 1.0)
 
     def _hand(self) -> np.ndarray:
@@ -96,14 +94,21 @@ class PickPlace:
             return self.grasp.hand
         return hand_rotation(yaw_of(self.scene))
 
-    def _overhang(self, obstacles: np.ndarray) -> np.ndarray | None:
-        """Centre [2] of what is above the object's edge, such as an open drawer; None if it can go straight up."""
+    def _way_out(self, obstacles: np.ndarray) -> np.ndarray | None:
+        """Direction [3] out from under something, such as an open drawer; None if the object can go straight up."""
         cloud = self.scene.cloud(self.thing)
         centre = (cloud[:, :2].max(axis=0) + cloud[:, :2].min(axis=0)) / 2
-        reach = float(np.linalg.norm(cloud[:, :2] - centre, axis=1).max()) + 0.015
-        above = obstacles[obstacles[:, 2] > cloud[:, 2].max() + 0.005, :2]
-        above = above[np.linalg.norm(above - centre, axis=1) < reach]
-        return above.mean(axis=0) if len(above) else None
+        reach = float(np.linalg.norm(cloud[:, :2] - centre, axis=1).max())
+        offset, height = obstacles[:, :2] - centre, obstacles[:, 2]
+        distance = np.linalg.norm(offset, axis=1)
+        above = offset[(height > cloud[:, 2].max() + 0.005) & (distance < reach + 0.01)]
+        if not len(above):
+            return None
+        way = -above.mean(axis=0)
+        way = way / max(float(np.linalg.norm(way)), 1e-6)
+        beside = (height > cloud[:, 2].min() + 0.01) & (height < cloud[:, 2].max()) & (distance < reach + 0.07)
+        walled = bool((offset[beside] @ way > 0.5 * reach).any())
+        return None if walled else np.array([*way, 0.0])
 
     def _spot(self) -> np.ndarray:
         """Where the object's bottom centre goes [3]."""
