@@ -12,6 +12,7 @@ from .scene import Scene
 from .skills import PickPlace
 
 _ORDER = ("turnon", "turnoff", "open", "on", "in", "close")
+_FREE = np.array([0.0, 0.0, 0.8, 0.0, 0.0, 0.0])  # up, which bends a stretched elbow and unfolds a folded one
 
 
 class Expert:
@@ -38,11 +39,13 @@ class Expert:
     def act(self) -> np.ndarray:
         """The next OSC_POSE delta action, float64 [7] in [-1, 1], decided from the present state."""
         todo = [skill for goal, skill in zip(self.goals, self.skills, strict=True) if not self.scene.satisfied(goal)]
-        for skill in self.skills:
-            action = None if skill in todo[:1] else skill.leave()
-            if action is not None:
-                return np.clip(action, -1.0, 1.0)
-        return np.clip(todo[0].act(), -1.0, 1.0) if todo else np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0])
+        leaving = (skill.leave() for skill in self.skills if skill not in todo[:1])
+        action = next((action for action in leaving if action is not None), None)
+        if action is None:
+            action = todo[0].act() if todo else np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0])
+        if self.scene.locked:
+            action[:6] = _FREE
+        return np.clip(action, -1.0, 1.0)
 
     def snapshot(self) -> list[Grasp | None]:
         """What the expert remembers between calls; give it to :meth:`restore`."""

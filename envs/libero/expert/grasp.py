@@ -117,7 +117,7 @@ def _over_rim(cloud: np.ndarray, clash: _Clash, base: np.ndarray) -> list[_Candi
         cost = solid + 0.08 * abs(yaw) + 0.03 * (1 - out[1])
         cost += 4.0 * max(0.0, float(np.linalg.norm(point[:2] - base)) - REACH)
         outward = 1.0 if np.cos(yaw - angle) > 0 else -1.0
-        for lean in (0.0, 0.4):
+        for lean in (0.0, 0.35, 0.7):
             hand = hand_rotation(yaw, outward * lean)
             candidates.append((cost + 0.5 * lean + clash(point, hand), hand, 0.004, point))
     return candidates
@@ -153,4 +153,4 @@ def _clash(obstacles: np.ndarray, tool: np.ndarray, hand: np.ndarray) -> float:
     at_fingers = (depth < 0.012) & (along < 0.068) & (beside < 0.017)
     at_hand = (depth < -PALM) & (along < 0.112) & (beside < np.where(depth < -0.07, 0.042, 0.030))
     count = int(at_fingers.sum() + at_hand.sum())
-    return 0.5 * bool(at_fingers.any()) + 1.0 * bool(at_hand.any()) + 0.002 * min(count, 200)
+    return 0.5 * bool(at_fingers.any()) + 0.3 * bool(at_hand.any()) + 0.02 * min(count, 50)

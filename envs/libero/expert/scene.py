@@ -40,6 +40,8 @@ class Scene:
         )
         self._finger_qpos = [int(self.model.joint(f"gripper0_finger_joint{i}").qposadr[0]) for i in (1, 2)]
         self._finger_qvel = [int(self.model.joint(f"gripper0_finger_joint{i}").dofadr[0]) for i in (1, 2)]
+        elbow = self.model.joint("robot0_joint4")
+        self._elbow, self._elbow_range = int(elbow.qposadr[0]), elbow.range.copy()
         self.base = self.data.xpos[names.index("robot0_base")][:2].copy()
         self.things = tuple(name for name in problem.obj_body_id if name not in _VIRTUAL)
         self._bodies = {name: self.subtree(problem.obj_body_id[name]) for name in self.things}
@@ -69,6 +71,12 @@ class Scene:
         velocity = np.zeros(6)
         mujoco.mj_objectVelocity(self.model, self.data, mujoco.mjtObj.mjOBJ_SITE, self._site, velocity, 0)
         return velocity[3:]
+
+    @property
+    def locked(self) -> bool:
+        """Whether the elbow is at one of its limits: stretched, or folded up. The controller is stuck there."""
+        low, high = self._elbow_range
+        return not low + 0.08 < self.data.qpos[self._elbow] < high - 0.01
 
     @property
     def opening(self) -> float:
