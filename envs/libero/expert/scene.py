@@ -76,7 +76,7 @@ class Scene:
     def locked(self) -> bool:
         """Whether the elbow is at one of its limits: stretched, or folded up. The controller is stuck there."""
         low, high = self._elbow_range
-        return not low + 0.08 < self.data.qpos[self._elbow] < high - 0.01
+        return not low + 0.01 < self.data.qpos[self._elbow] < high - 0.01
 
     @property
     def opening(self) -> float:
