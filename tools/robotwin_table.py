@@ -21,10 +21,10 @@ HEAD = f"""# RoboTwin's tasks on the stand-in assets
 Written by `tools/robotwin_table.py` from the stored scenes, `envs/robotwin/seeds.json`; see [RoboTwin](robotwin.md).
 
 *Solved* counts upstream's own expert (`play_once`, unmodified) by upstream's own rule (`check_success`) over the scenes
-{FIRST} to {FIRST + FRESH - 1}; no scene from {FIRST} on was looked at while the objects were made. A scene whose objects
-do not come to rest counts as not solved. *Tried* is how many scenes it took to find the {COUNT} that are evaluated. A
-task whose expert does not solve {COUNT} of the first {MOST} is left out of the suite. {FRESH} of {FRESH} still allows a
-true rate of 86 % (95 %, one-sided).
+{FIRST} to {FIRST + FRESH - 1}; no scene from {FIRST} on was looked at while the objects were made. A scene whose
+objects do not come to rest counts as not solved. *Tried* is how many scenes it took to find the {COUNT} that are
+evaluated. A task whose expert does not solve {COUNT} of the first {MOST} is left out of the suite. {FRESH} of {FRESH}
+still allows a true rate of 86 % (95 %, one-sided).
 
 | task | upstream says | solved of {FRESH} | tried for {COUNT} | actions at most |
 |---|---|---|---|---|"""

@@ -59,23 +59,29 @@ def search(world: World | RemoteWorld, task: str, most: int = MOST) -> list[int 
     """Returns the first scenes that upstream's expert solves: seeds, with what they are about if only it can tell.
 
     Raises:
-        RuntimeError: It solves too few of the first ``most``.
+        RuntimeError: It cannot solve enough of the first ``most`` any more.
     """
     from .world import UnstableScene
 
     solved: list[int | list[Any]] = []
-    for seed in range(FIRST, FIRST + most):
+    failed = 0
+    while failed <= most - COUNT:
+        seed = FIRST + len(solved) + failed
         try:
             world.reset(task, seed, about={})
+            success = world.demonstrate(every=0)
         except UnstableScene:
+            success = False
+        if not success:
+            failed += 1
             continue
-        if world.demonstrate(every=0):
-            played = world.played_about()
-            solved.append(seed if played is None else [seed, played])
+        played = world.played_about()
+        solved.append(seed if played is None else [seed, played])
         if len(solved) == COUNT:
             return solved
     raise RuntimeError(
-        f"{task}: upstream's expert solves only {len(solved)} of {most} scenes; it last gave up with {world.failure}"
+        f"{task}: upstream's expert solves only {len(solved)} of {len(solved) + failed} scenes; "
+        f"it last gave up with {world.failure}"
     )
 
 
