@@ -145,7 +145,7 @@ def test_scenes_are_found_stored_and_found_again(tmp_path, capsys):
 def test_a_task_that_the_expert_hardly_solves_is_left_out(tmp_path, capsys):
     path = seeds.cached(tmp_path, KEY)
     seeds.compute(Expert(), KEY, ["wheel"], path)
-    assert f"solves only 4 of {4 + seeds.MOST - COUNT + 1} scenes" in capsys.readouterr().out  # more could not be enough
+    assert f"solves only 4 of {4 + seeds.MOST - COUNT + 1} scenes" in capsys.readouterr().out  # then it is hopeless
     with pytest.raises(SuiteUnavailable):
         seeds.load(KEY, tmp_path, "wheel")
 
