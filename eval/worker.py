@@ -127,6 +127,7 @@ class Worker:
             sim_ns=int(world.time_ns),
             outcome=INVALID_ACTION if refused else str(info.get("outcome", "")),
             error=refused,
+            success_at_end=_truth(info.get("success_at_end")),
             manifest=manifest,
             observation_hash=first_look,
             trajectory_hash=trajectory.hexdigest(),
@@ -234,6 +235,10 @@ def _checked(action: Any, space: Any, step: int) -> np.ndarray:
     if not np.issubdtype(array.dtype, np.number) or not np.isfinite(array).all():
         raise ActionError(f"the action at control step {step} is not finite: {array.tolist()}")
     return np.ascontiguousarray(array, space.dtype)
+
+
+def _truth(told: Any) -> bool | None:
+    return None if told is None else bool(told)
 
 
 def _finite(values: Mapping[str, float]) -> dict[str, float]:

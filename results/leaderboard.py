@@ -50,6 +50,7 @@ class Row:
         latency: Latency source as the user wrote it.
         settings: Suite settings that the user fixed.
         success: Success rate over the measured episodes; harness errors are no episodes.
+        at_end: Success rate after the end, when the suite looked again; NaN where it did not in every episode.
         errors: Episodes that the harness could not measure.
         retries: Times that a worker died or hung and its cell was run again.
         paired: Comparison with the baseline on shared cells; None for the baseline itself and where no cell is shared.
@@ -74,6 +75,7 @@ class Row:
     latency: str
     settings: dict[str, Any]
     success: stats.Proportion
+    at_end: float
     errors: int
     retries: int
     paired: stats.Paired | None
@@ -147,6 +149,7 @@ def _row(group: Group, baseline: Group | None) -> Row:
         latency=group.latency,
         settings=group.settings,
         success=success,
+        at_end=_at_end(episodes),
         errors=len(group.errors),
         retries=sum(row.retries for row in (*episodes, *group.errors)),
         paired=stats.paired(_successes(a for a, _ in pairs), _successes(b for _, b in pairs)) if pairs else None,
@@ -173,6 +176,11 @@ def _row(group: Group, baseline: Group | None) -> Row:
 
 def _successes(episodes: Iterable[EpisodeRow]) -> list[bool]:
     return [bool(row.success) for row in episodes]
+
+
+def _at_end(episodes: list[EpisodeRow]) -> float:
+    told = [row.success_at_end for row in episodes if row.error is None]  # an invalid action solves nothing
+    return sum(map(bool, told)) / len(episodes) if told and None not in told else math.nan
 
 
 def _or_nan(values: Iterable[float | None]) -> list[float]:

@@ -63,7 +63,7 @@ class EpisodeRow:
         clock: ``sync`` or ``realtime``.
         latency: Latency source as the user wrote it, such as ``fixed:58ms``.
         status: ``done``, or ``error`` where the harness (not the policy) failed.
-        success: The suite's success rule at the end of the episode; None when ``status`` is ``error``.
+        success: Whether the suite's success rule held, which ends an episode; None when ``status`` is ``error``.
         steps: Control steps executed.
         sim_ns: Simulated time from reset to the end.
         outcome: The suite's word for how it ended, such as ``success``, ``lost`` or ``time``; ``invalid action`` where
@@ -75,6 +75,8 @@ class EpisodeRow:
         counters: Counters of the method at the end of the episode.
         retries: Times that the cell was run again after a dead or hung worker.
         error: What the harness saw when ``status`` is ``error``, or what was wrong with an invalid action.
+        success_at_end: Whether the rule held when the suite looked again after the episode, once the robot had been
+            still for a while; None where the suite does not look again, or the episode never came to its end.
         rounds: The policy calls, in order.
     """
 
@@ -101,6 +103,7 @@ class EpisodeRow:
     rounds: tuple[RoundRow, ...] = ()
     retries: int = 0
     error: str | None = None
+    success_at_end: bool | None = None
 
 
 @dataclass(frozen=True)

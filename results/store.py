@@ -20,7 +20,7 @@ from .schema import EpisodeRow, RoundRow, Run
 
 FILE = "episodes.db"
 APPLICATION_ID = 0x7265_706C  # "repl": marks the file as ours (PRAGMA application_id)
-VERSION = 1
+VERSION = 2
 
 # STRICT, because SQLite would otherwise keep a NumPy integer as a blob without a word.
 SCHEMA = """
@@ -50,7 +50,8 @@ CREATE TABLE episodes (           -- see schema.EpisodeRow
     trajectory_hash TEXT NOT NULL,
     counters TEXT NOT NULL,       -- JSON
     retries INTEGER NOT NULL,
-    error TEXT
+    error TEXT,
+    success_at_end INTEGER CHECK (success_at_end IS NULL OR status = 'done')
 ) STRICT;
 CREATE TABLE rounds (             -- see schema.RoundRow
     episode TEXT NOT NULL REFERENCES episodes (key) ON DELETE CASCADE,
@@ -71,9 +72,15 @@ CREATE TABLE rounds (             -- see schema.RoundRow
 ) STRICT, WITHOUT ROWID;
 """
 
+# What makes a file of the next version of one; done before an older file is written to. It is read as it is.
+UPGRADES = {
+    1: "ALTER TABLE episodes ADD COLUMN success_at_end INTEGER CHECK (success_at_end IS NULL OR status = 'done')"
+}
+
 EPISODE_COLUMNS = [f.name for f in fields(EpisodeRow) if f.name != "rounds"]
 ROUND_COLUMNS = [f.name for f in fields(RoundRow)]
 JSON_COLUMNS = {"settings", "manifest", "counters", "stages_ns", "extra"}
+TRUTHS = {"success", "success_at_end"}  # which SQLite keeps as 0 and 1
 REFUSALS = (sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError, TypeError, ValueError)
 
 
@@ -163,6 +170,7 @@ class Store:
         store = cls(path, _connect(path, writable=True), writable=True)
         try:
             store._resume(run)
+            store._upgrade()
         except BaseException:
             store.close()
             raise
@@ -226,12 +234,15 @@ class Store:
                 known["warmup"] = bool(known["warmup"])
                 by_episode.setdefault(key, []).append(RoundRow(**known))
             rows = []
+            there = {name for (name,) in self._connection.execute("SELECT name FROM pragma_table_info('episodes')")}
+            columns = [name for name in EPISODE_COLUMNS if name in there]  # an older file lacks what was added since
             for values in self._connection.execute(
-                f"SELECT {_names(EPISODE_COLUMNS)} FROM episodes"
+                f"SELECT {_names(columns)} FROM episodes"
                 " ORDER BY suite, task, init_state, seed, settings, policy, clock, latency, method, key"
             ):
-                known = _plain(EPISODE_COLUMNS, values)
-                known["success"] = None if known["success"] is None else bool(known["success"])
+                known = _plain(columns, values)
+                for name in TRUTHS & known.keys():
+                    known[name] = None if known[name] is None else bool(known[name])
                 rows.append(EpisodeRow(**known, rounds=tuple(by_episode.get(known["key"], ()))))
         return rows
 
@@ -269,6 +280,14 @@ class Store:
             self._connection.execute("INSERT INTO runs (run) VALUES (?)", (_dump(asdict(run)),))
         self.runs = (*self.runs, given)
 
+    def _upgrade(self) -> None:
+        """Brings a file that an older replan wrote to this version."""
+        with _readable(self.path), _transaction(self._connection):
+            (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+            for older in range(version, VERSION):
+                self._connection.execute(UPGRADES[older])
+            self._connection.execute(f"PRAGMA user_version = {VERSION}")
+
 
 def _create(path: Path, run: Run) -> None:
     """Writes an empty store beside its place and moves it there, so that no half-made one is ever seen."""
@@ -301,7 +320,7 @@ def _connect(path: Path, writable: bool) -> sqlite3.Connection:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if application != APPLICATION_ID:
                 raise StoreUnreadable(f"{path} was not written by replan; give another directory")
-            if version != VERSION:
+            if version not in (*UPGRADES, VERSION):
                 raise StoreVersion(
                     f"{path} has schema version {version}, this replan reads {VERSION}; "
                     + ("update replan" if version > VERSION else "read it with the commit that it names")

@@ -92,6 +92,8 @@ def _method_cells(row: Row, drafts: bool, world: bool) -> list[str]:
     ]
     if not row.success.n:
         cells[0] = "–"
+    elif not math.isnan(row.at_end) and row.at_end != row.success.rate:
+        cells[0] += f"\n{percent(row.at_end)} at end"
     if row.paired is not None:
         cells[1] = _lines(
             f"{100 * row.paired.difference:+.1f} (p {row.paired.p:.2g})",

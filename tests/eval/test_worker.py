@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from fake import FakeBench
 from play import jobs_of
 from replan.eval.spec import make_spec
@@ -81,6 +82,21 @@ def test_what_the_environment_calls_success_is_the_success():
     worker, _, jobs = worker_of(episodes=12, set={"speed": "0.2,2"})
     rows = [worker.play(job) for job in jobs]
     assert {(row.success, row.outcome == "success") for row in rows} == {(True, True), (False, False)}
+
+
+def test_success_at_the_end_is_kept_where_the_suite_looks_again():
+    worker, bench, (job, other) = worker_of()
+    assert worker.play(job).success_at_end is None
+    world = bench.env.unwrapped
+    step = world.step
+
+    def looking_again(action):
+        *seen, terminated, truncated, info = step(action)
+        return *seen, terminated, truncated, info | ({"success_at_end": np.False_} if terminated else {})
+
+    world.step = looking_again
+    row = worker.play(other)
+    assert (row.status, row.success, row.success_at_end) == ("done", True, False)
 
 
 def test_trajectory_hash_sees_the_world_and_not_only_the_actions():

@@ -42,6 +42,15 @@ def test_a_row_a_method(written, four_cells):
     assert flash.contention == 1
 
 
+def test_success_at_the_end_is_known_where_every_episode_knows_it(written, make):
+    ended = [make.episode("dense", cell, cell < 3, success_at_end=cell in (0, 3)) for cell in range(4)]
+    refused = make.episode("dense", 4, False, outcome="invalid action", error="not finite")
+    (row,) = board([written(*ended, refused, make.error("dense", 5))])
+    assert (row.success.rate, row.at_end) == (0.6, 0.4)
+    for unknown in ([refused], [*ended, make.episode("dense", 6)], []):
+        assert all(math.isnan(row.at_end) for row in board([written(*unknown, make.error("dense", 5))]))
+
+
 def test_accepted_leaves_out_drafts_that_fell_back(written, make):
     rounds = (make.round(0), make.round(1, route="flash", accepted=7), make.round(2, route="fallback", accepted=0))
     (row,) = board([written(make.episode("flash", rounds=rounds))])

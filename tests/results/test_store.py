@@ -41,6 +41,7 @@ def test_every_field_of_the_schema_is_kept(written, make):
     """A field that gets a default and no column would otherwise be lost in silence."""
     values = dict(settings={"a": 1}, counters={"b": 2.0}, manifest={"c": "d"}, retries=4, steps=5, sim_ns=6)
     row = make.episode("flash", 7, False, seed=8, clock="realtime", latency="fixed:9ms", outcome="time", **values)
+    row = dataclasses.replace(row, success_at_end=True)
     error = make.error("flash", 8, error="hung", retries=1)
 
     read = written(row, error).episodes()
@@ -255,6 +256,26 @@ def test_a_newer_schema_is_refused(written):
     connection.close()
     with pytest.raises(StoreVersion, match="99"):
         Store.open(store.path.parent)
+
+
+def test_a_run_of_the_first_schema_is_read_as_it_is_and_goes_on(tmp_path, make):
+    old, new = make.episode(cell=0), make.episode(cell=1, success_at_end=False)
+    begin(tmp_path, make, make.run())
+    with sqlite3.connect(tmp_path / FILE) as connection:
+        connection.execute("ALTER TABLE episodes DROP COLUMN success_at_end")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    before = (tmp_path / FILE).read_bytes()
+
+    with Store.open(tmp_path) as reader:
+        assert reader.episodes() == [old]
+    assert (tmp_path / FILE).read_bytes() == before
+    with Store.start(tmp_path, make.run()) as store:
+        store.add(new)
+        with pytest.raises(InvalidEpisode):
+            store.add(make.error(cell=2, success_at_end=True))
+    with Store.open(tmp_path) as reader:
+        assert reader.episodes() == [old, new]
 
 
 def test_a_damaged_database_is_refused(tmp_path, written, make):

@@ -44,6 +44,16 @@ def test_the_table_holds_what_was_measured(rows):
     ]
 
 
+def test_success_at_the_end_is_shown_where_it_is_another(written, make):
+    def shown(*at_end):
+        episodes = [make.episode("dense", i, i < 2, success_at_end=value) for i, value in enumerate(at_end)]
+        ((table, _),) = tables(board([written(*episodes)]))
+        return cell(table, 0, "success").split("\n")[2:]
+
+    assert shown(True, False, False, False) == ["25.0 % at end"]
+    assert shown(True, True, False, False) == shown(None, None, None, None) == []
+
+
 def test_the_baseline_is_compared_with_nothing(rows):
     ((table, _),) = tables(rows)
     assert cell(table, 0, "vs dense") == "baseline" and cell(table, 0, "speed-up") == "1"
