@@ -7,6 +7,7 @@ the user did not (:mod:`.opengl`), so it has to be imported before MuJoCo.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +44,9 @@ class Suite:
         policy: Bundled policy that acts where the user names none; None where there is none.
         block: Initial states of a task that one worker runs in a row: more than 1 where another task costs the
             environment a new simulator.
+        world: Returns what the suite is made of besides this package, on this machine and with some settings: versions
+            and digests by name. Runs of different ones are not one. It builds nothing and needs no simulator; what is
+            missing raises :class:`SuiteUnavailable`. None where this package is all.
     """
 
     name: str
@@ -59,10 +63,29 @@ class Suite:
     marks: tuple[str, ...] = ()
     policy: str | None = None
     block: int = 1
+    world: Callable[[Mapping[str, Any]], dict[str, str]] | None = None
 
 
 class SuiteUnavailable(ImportError):
     """A suite cannot be used here, because a package or a file that it needs is missing or does not fit."""
+
+
+def _libero_world(settings: Mapping[str, Any]) -> dict[str, str]:
+    from .libero.package import world
+
+    return world(settings)
+
+
+def _standin_world(settings: Mapping[str, Any]) -> dict[str, str]:
+    from .robotwin.source import standin_world
+
+    return standin_world(settings)
+
+
+def _real_world(settings: Mapping[str, Any]) -> dict[str, str]:
+    from .robotwin.source import real_world
+
+    return real_world(settings)
 
 
 _CONVEYOR = tuple(
@@ -91,6 +114,7 @@ _LIBERO = tuple(
         settings={"controller": str, "protocol": str, "image_size": int},
         policy=policy,
         block=5,
+        world=_libero_world,
     )
     for name, env_id, policy in (
         ("libero_spatial", "replan/LiberoSpatial-v0", "pi0-tiny-libero-spatial"),
@@ -115,14 +139,16 @@ _ROBOTWIN = tuple(
         settings={"action": str, "instructions": str, **settings},
         marks=marks,
         policy="pi0-tiny-robotwin" if name == "robotwin" else None,
+        world=world,
     )
-    for name, env_id, tasks, settings, marks in (
+    for name, env_id, tasks, settings, marks, world in (
         (
             "robotwin",
             "replan/RoboTwin-v0",
             _robotwin_tasks(),
             {},
             ("stand-in assets: RoboTwin's task code with another robot and other objects; compare with no paper",),
+            _standin_world,
         ),
         (
             "robotwin-real",
@@ -130,6 +156,7 @@ _ROBOTWIN = tuple(
             _ROBOTWIN_TASKS,
             {"root": str, "python": str, "planner": str, "config": str},
             (),
+            _real_world,
         ),
     )
 )

@@ -77,6 +77,11 @@ class Job:
     key: str
 
 
+def combinations(spec: Spec) -> list[dict[str, Any]]:
+    """Returns every combination of the settings."""
+    return [dict(zip(spec.set, values, strict=True)) for values in itertools.product(*spec.set.values())]
+
+
 def make_cells(spec: Spec, suites: Mapping[str, Suite]) -> list[Cell]:
     """Returns the cells of a specification, ordered so that any first part of them is balanced.
 
@@ -86,13 +91,12 @@ def make_cells(spec: Spec, suites: Mapping[str, Suite]) -> list[Cell]:
     Raises:
         BadInput: None of the tasks to keep belongs to one of the suites.
     """
-    combinations = [dict(zip(spec.set, values, strict=True)) for values in itertools.product(*spec.set.values())]
     tasks = {name: [t for t in suites[name].tasks if not spec.task or t in spec.task] for name in spec.suite}
     for name, kept in tasks.items():
         if not kept:
             raise BadInput(f"suite {name!r} has none of the tasks {', '.join(spec.task)}")
     cells = []
-    for name, episode, settings in itertools.product(spec.suite, range(spec.episodes), combinations):
+    for name, episode, settings in itertools.product(spec.suite, range(spec.episodes), combinations(spec)):
         turn, which = divmod(episode, len(tasks[name]))
         again, state = divmod(turn, suites[name].init_states or spec.episodes)
         cells.append(Cell(name, tasks[name][which], state, spec.seed + again, settings))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..results.schema import Run
-from .cells import HARNESS
+from .cells import HARNESS, combinations
 from .clock import Profile
 from .runner import crowding
 
@@ -57,10 +57,15 @@ def make_run(
         latency: The latency source that the specification names.
         command: Command line.
         started: ISO 8601 time.
+
+    Raises:
+        SuiteUnavailable: A suite lacks something.
     """
     plain: dict[str, Any] = {key: value for key, value in spec.as_plain().items() if key not in FREE_ON_RESUME}
     plain["harness"] = HARNESS
     plain["latency_identity"] = latency.identity()  # a trace or a profile may change under the same name
+    if worlds := {suite: world for suite in spec.suite if (world := _world(suite, spec, bench))}:
+        plain["world"] = worlds
     plain["must_move"] = {method: list(bench.must_move(method)) for method in spec.method}
     machine, revision = hardware(), commit()
     crowded = crowding(spec)
@@ -88,6 +93,16 @@ def make_run(
         marks=tuple(dict.fromkeys(marks)),
         suite_marks={suite: _suite_marks(suite, policy, bench) for suite, policy in spec.policy.items()},
     )
+
+
+def _world(suite: str, spec: Spec, bench: Bench) -> dict[str, str]:
+    """Returns what the suite is made of, by name; where settings make a difference, all of it."""
+    of = bench.suites()[suite].world
+    found: dict[str, dict[str, None]] = {}
+    for settings in combinations(spec):
+        for name, value in (of(settings) if of else {}).items():
+            found.setdefault(name, {})[value] = None
+    return {name: " and ".join(values) for name, values in found.items()}
 
 
 def _suite_marks(suite: str, policy: str, bench: Bench) -> list[str]:

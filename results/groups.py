@@ -119,9 +119,10 @@ def groups(stores: Iterable[Store]) -> list[Group]:
                     raise MeasurementMismatch(row, name, (known, value))
             group = (row.suite, row.policy, row.clock, row.latency, tuple(sorted(row.settings.items())), row.method)
             gathered.setdefault(group, {}).setdefault(row.key, []).append((row, store))
-    found = [_group(measurements) for measurements in gathered.values()]
-    check_manifests(row for group in found for row in group.done.values())
-    return sorted(found, key=_order)
+    # Also those of repeats, which are left out below: a repeat has to be the same episode.
+    held = (row for measurements in gathered.values() for rows in measurements.values() for row, _ in rows)
+    check_manifests(row for row in held if row.status == "done")
+    return sorted((_group(measurements) for measurements in gathered.values()), key=_order)
 
 
 def check_manifests(rows: Iterable[EpisodeRow]) -> None:

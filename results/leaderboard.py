@@ -237,6 +237,7 @@ def _marks(
         ("mixed machines", {str(sorted(run.hardware.items())) for run in runs}),
         ("mixed commits", {run.commit for run in runs}),
         ("mixed packages", {str(sorted(run.packages.items())) for run in runs}),
+        ("mixed worlds", {str(run.spec.get("world", {}).get(group.suite)) for run in runs}),
     ):
         if len(values) > 1:
             yield Mark(badge, f"this row and its comparison come from {len(values)} {badge.removeprefix('mixed ')}")

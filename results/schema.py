@@ -113,7 +113,8 @@ class Run:
     Attributes:
         spec: The evaluation's specification, as plain values: everything that can change a result, and nothing that
             cannot (such as the number of workers), since a run is resumed only under an equal one. Its entry
-            ``must_move`` maps a method to the counters that prove that it acted.
+            ``must_move`` maps a method to the counters that prove that it acted, ``world`` a suite to what it is made
+            of: versions and digests by name.
         command: Command line that started it.
         started: ISO 8601 time at which it started, given by the caller.
         commit: Git commit of the code, with ``-dirty`` where the tree had changes; ``unknown`` outside a checkout.

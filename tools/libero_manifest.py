@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 
 from replan.envs.libero import upstream
+from replan.envs.libero.package import ASSETS
 from replan.envs.libero.tasks import INIT_STATES, SUITES, TABLE, Task, array_digest
-from replan.envs.libero.verify import ASSETS, sha256
+from replan.envs.libero.verify import sha256
 
 
 class _Seen(Exception):

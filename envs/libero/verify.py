@@ -8,10 +8,9 @@ import json
 from pathlib import Path
 
 from .. import SuiteUnavailable
+from .package import ASSETS, MEND
 from .tasks import SUITES, Task, array_digest, tasks_of
-from .upstream import MEND, Upstream, load
-
-ASSETS = Path(__file__).with_name("assets.json")  # written by tools/libero_manifest.py
+from .upstream import Upstream, load
 
 
 @functools.cache

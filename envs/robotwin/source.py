@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import os
+import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .. import SuiteUnavailable
 from . import seeds, vulkan
@@ -15,7 +19,7 @@ from .cache import cache_folder
 from .standin import build
 from .standin.embodiment import NAME
 from .tasks import TASKS, standin_tasks
-from .upstream import NoRenderer, Source
+from .upstream import NoRenderer, Source, versions
 from .world import World
 
 ROOT, PYTHON = "REPLAN_ROBOTWIN_ROOT", "REPLAN_ROBOTWIN_PYTHON"  # environment variables
@@ -62,7 +66,7 @@ def open_standin() -> Opened:
     digest = build.digest(place)
     vulkan.activate(cache)
     try:
-        world = World(Source(str(place), robot=NAME, planner="cpu", rasterise=True))
+        world = World(_standin(place))
     except ImportError as error:
         raise SuiteUnavailable(f"RoboTwin's task code cannot be imported ({error}); {build.MEND}") from error
     except NoRenderer as error:
@@ -85,6 +89,65 @@ def open_real(root: str | None, python: str | None, planner: str, config: str) -
         SuiteUnavailable: The folder, the interpreter, a package or a Vulkan device is missing.
         ValueError: The planner or the configuration is unknown.
     """
+    source, interpreter = _real(root, python, planner, config)
+    cache = cache_folder()
+    vulkan.activate(cache)
+    try:
+        world = RemoteWorld(source, interpreter)
+    except (ImportError, SimulatorError) as error:
+        raise _unusable(interpreter, error) from None
+    except NoRenderer as error:
+        raise SuiteUnavailable(f"SAPIEN finds no Vulkan device ({error}); install the GPU's driver") from None
+    digest = _listing(source)
+    fingerprint = {"assets": digest, "config": config, **world.versions()}
+    return Opened(world, TASKS, fingerprint, f"real {digest[:12]}, {config}", cache)
+
+
+def standin_world(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the fingerprint of what :func:`open_standin` opens, without opening it, whatever the settings.
+
+    Raises:
+        SuiteUnavailable: A package or the tree is missing.
+    """
+    place = build.tree(cache_folder())
+    try:
+        return {"assets": build.digest(place), **versions(_standin(place))}
+    except importlib.metadata.PackageNotFoundError as error:
+        raise SuiteUnavailable(f"{error.name} is not installed; {build.MEND}") from None
+
+
+def real_world(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the fingerprint of what :func:`open_real` opens, without opening it.
+
+    Args:
+        settings: The environment's ``root``, ``python``, ``planner`` and ``config``, as far as they are fixed.
+
+    Raises:
+        SuiteUnavailable: The folder, the interpreter or a package is missing.
+        ValueError: The planner or the configuration is unknown.
+    """
+    planner, config = settings.get("planner", Source.planner), settings.get("config", Source.config)
+    source, interpreter = _real(settings.get("root"), settings.get("python"), planner, config)
+
+    def installed(name: str) -> str:
+        asked = [interpreter, "-c", f"import importlib.metadata; print(importlib.metadata.version({name!r}))"]
+        try:
+            return subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+        except subprocess.CalledProcessError as error:
+            last = (error.stderr.strip().splitlines() or [f"exit status {error.returncode}"])[-1]
+            raise _unusable(interpreter, last) from None
+        except OSError as error:
+            raise _unusable(interpreter, error) from None
+
+    return {"assets": _listing(source), "config": config, **versions(source, installed)}
+
+
+def _standin(place: Path) -> Source:
+    return Source(str(place), robot=NAME, planner="cpu", rasterise=True)
+
+
+def _real(root: str | None, python: str | None, planner: str, config: str) -> tuple[Source, str]:
+    """Returns where the user's RoboTwin is, and the interpreter that runs it; see :func:`open_real`."""
     if planner not in PLANNERS:
         raise ValueError(f"planner must be one of {', '.join(PLANNERS)}, got {planner!r}")
     named = root or os.environ.get(ROOT)
@@ -99,26 +162,20 @@ def open_real(root: str | None, python: str | None, planner: str, config: str) -
         )
     if checkout and not any((place / layout / f"{config}.yml").is_file() for layout in _LAYOUTS):
         raise ValueError(f"{place} has no task configuration {config!r} (looked in {', '.join(_LAYOUTS)})")
-    cache = cache_folder()
-    vulkan.activate(cache)
     interpreter = python or os.environ.get(PYTHON) or sys.executable
-    try:
-        world = RemoteWorld(Source(str(place), checkout, config=config, planner=planner), interpreter)
-    except (ImportError, SimulatorError) as error:
-        raise SuiteUnavailable(
-            f"{interpreter} cannot run RoboTwin ({error}); name the interpreter that can: `--set python=...`, or the "
-            f"variable {PYTHON}"
-        ) from None
-    except NoRenderer as error:
-        raise SuiteUnavailable(f"SAPIEN finds no Vulkan device ({error}); install the GPU's driver") from None
-    digest = _listing(place / "assets")
-    fingerprint = {"assets": digest, "config": config, **world.versions()}
-    return Opened(world, TASKS, fingerprint, f"real {digest[:12]}, {config}", cache)
+    return Source(str(place), checkout, config=config, planner=planner), interpreter
 
 
-def _listing(assets: Path) -> str:
+def _unusable(interpreter: str, why: object) -> SuiteUnavailable:
+    return SuiteUnavailable(
+        f"{interpreter} cannot run RoboTwin ({why}); name the interpreter that can: `--set python=...`, or the "
+        f"variable {PYTHON}"
+    )
+
+
+def _listing(source: Source) -> str:
     """Returns a digest of names and sizes: the files are too many gigabytes to read for each evaluation."""
-    total = hashlib.sha256()
+    total, assets = hashlib.sha256(), Path(source.root) / "assets"
     for folder in _ASSETS:
         for path in sorted(path for path in (assets / folder).rglob("*") if path.is_file()):
             total.update(f"{path.relative_to(assets).as_posix()} {path.stat().st_size}\n".encode())

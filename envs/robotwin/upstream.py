@@ -122,22 +122,32 @@ class Upstream:
 
     def versions(self) -> dict[str, str]:
         """Returns the versions of what decides how a scene evolves."""
-        found = {"sapien": importlib.metadata.version("sapien")}
-        if self._source.checkout:  # whatever was edited since its commit
-            code = hashlib.sha256()
-            for path in sorted((self._root / "envs").rglob("*.py")):
-                code.update(path.relative_to(self._root).as_posix().encode() + path.read_bytes())
-            found["code"] = code.hexdigest()
-        else:
-            found[WHEEL] = importlib.metadata.version(WHEEL)
-        found["planner"] = f"cpu {planner.VERSION}" if self._source.planner == "cpu" else "upstream"
-        return found
+        return versions(self._source)
 
     def _configuration(self, name: str) -> dict[str, Any]:
         if not self._source.checkout:
             return importlib.import_module("robotwin.config").load_task_config(name)
         layouts = ("env_cfg/task_config", "task_config")  # since August 2026, and before
         return _yaml(next(path for at in layouts if (path := self._root / at / f"{name}.yml").is_file()))
+
+
+def versions(source: Source, installed: Callable[[str], str] = importlib.metadata.version) -> dict[str, str]:
+    """Returns the versions of what decides how a scene evolves. Nothing is imported for it.
+
+    Args:
+        source: Where upstream's code is.
+        installed: Gives the version of a package in the interpreter that runs upstream.
+    """
+    found = {"sapien": installed("sapien")}
+    if source.checkout:  # whatever was edited since its commit
+        code, root = hashlib.sha256(), Path(source.root)
+        for path in sorted((root / "envs").rglob("*.py")):
+            code.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+        found["code"] = code.hexdigest()
+    else:
+        found[WHEEL] = installed(WHEEL)
+    found["planner"] = f"cpu {planner.VERSION}" if source.planner == "cpu" else "upstream"
+    return found
 
 
 def _drawn_on_demand(upstream: type[Any], rasterise: bool) -> type[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import pickle
@@ -133,10 +134,10 @@ def test_initial_states_of_the_original_package_are_read_without_running_its_pic
 def versions(monkeypatch, **found):
     def version(name):
         if name.replace("-", "_") not in found:
-            raise upstream.importlib.metadata.PackageNotFoundError(name)
+            raise importlib.metadata.PackageNotFoundError(name)
         return found[name.replace("-", "_")]
 
-    monkeypatch.setattr(upstream.importlib.metadata, "version", version)
+    monkeypatch.setattr(importlib.metadata, "version", version)
 
 
 def test_a_missing_package_names_the_command_that_installs_it(monkeypatch):
@@ -186,6 +187,14 @@ def test_the_original_package_gets_a_configuration_in_our_cache_instead_of_askin
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == f"hf-libero 0.1.4|{package / 'libero' / 'init_files'}"
     assert (tmp_path / "cache/replan/libero/config.yaml").is_file() and not (tmp_path / "home").exists()
+
+
+@installed
+def test_what_a_suite_is_made_of_has_the_package_and_its_simulator():
+    world = SUITES["libero_goal"].world({"controller": "delta"})
+    assert world["package"] == upstream.load().distribution
+    assert (world["mujoco"], world["robosuite"]) == ("3.3.2", "1.4.0")
+    assert world["assets"] == verify.sha256(verify.ASSETS)
 
 
 @installed

@@ -271,6 +271,10 @@ def test_what_is_no_action_is_named(env, action, named):
         env.step(action)
 
 
+def test_what_it_is_made_of_is_known_without_opening_it(env):
+    assert SUITES["robotwin"].world({"action": "ee"}) == env._opened.fingerprint
+
+
 @pytest.mark.parametrize("setting", ["action", "instructions", "render_mode"])
 def test_an_unknown_setting_is_named(setting):
     with pytest.raises(ValueError, match="nonsense"):

@@ -19,7 +19,7 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
-from replan.envs import SuiteUnavailable
+from replan.envs import SUITES, SuiteUnavailable
 from replan.envs.robotwin import seeds
 from replan.envs.robotwin.bridge import SimulatorError
 from replan.envs.robotwin.cache import cache_folder
@@ -115,6 +115,15 @@ def test_a_checkout_of_either_layout_plays_its_task(env):
         if terminated:
             break
     assert info["success"] and info["success_at_end"]
+
+
+def test_what_it_is_made_of_is_known_without_starting_it(env, checkout):
+    settings = {"root": str(checkout), "planner": "cpu", "action": "qpos"}
+    world = SUITES["robotwin-real"].world
+    assert world(settings) == env._opened.fingerprint
+    assert world({**settings, "planner": "upstream"})["planner"] == "upstream"
+    with pytest.raises(SuiteUnavailable, match=r"false cannot run RoboTwin \(exit status 1\).*--set python="):
+        world({**settings, "python": shutil.which("false")})
 
 
 def test_the_bridge_changes_nothing(env, assets):

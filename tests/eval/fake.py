@@ -16,6 +16,7 @@ from replan.envs import Suite, SuiteUnavailable
 from replan.eval.bench import Bench
 
 WINDOW = 4
+shelves = {"boards": "oak 1"}  # what the shelf is made of; a test may change it
 TASKS = ("left", "right", "middle", "up", "down", "abort")
 SUITES = {
     suite.name: suite
@@ -36,6 +37,7 @@ SUITES = {
             marks=("stand-in: a belt in place of a shelf",),
             policy="tiny-shelf",
             block=2,
+            world=lambda settings: {**shelves, "speed": f"{settings['speed']:g}" if "speed" in settings else "own"},
         ),
         Suite("orphan", "fake/Belt-v0", ("left",)),
         Suite("crash", "fake/Crash-v0", ("abort", "left"), policy="tiny"),

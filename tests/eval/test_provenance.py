@@ -3,9 +3,11 @@ from __future__ import annotations
 import dataclasses
 import re
 import subprocess
+import sys
 
 import pytest
 from fake import SUITES, FakeBench
+from replan.envs import SUITES as REAL
 from replan.eval import provenance, runner
 from replan.eval.clock import parse_latency
 from replan.eval.spec import make_spec
@@ -25,6 +27,25 @@ def test_what_cannot_change_a_result_is_not_part_of_the_specification():
     assert record().spec == record(workers=2).spec
     for fields in ({"seed": 1}, {"episodes": 1}, {"method": "draft"}, {"set": {"speed": "6"}}, {"task": "left"}):
         assert record().spec != record(**fields).spec
+
+
+def test_what_a_suite_is_made_of_is_part_of_the_specification_for_all_settings_that_are_run():
+    assert "world" not in record().spec
+    assert record(suite="belt,shelf").spec["world"] == {"shelf": {"boards": "oak 1", "speed": "own"}}
+    swept = record(suite="shelf", set={"speed": "0.1,0.3"}).spec["world"]
+    assert swept == {"shelf": {"boards": "oak 1", "speed": "0.1 and 0.3"}}
+
+
+@pytest.mark.parametrize("name", [name for name, suite in REAL.items() if suite.world])
+def test_a_world_is_told_without_a_simulator(name):
+    code = (
+        "import sys; from replan.envs import SUITES, SuiteUnavailable\n"
+        "try: print(sorted(SUITES[sys.argv[1]].world({})))\nexcept SuiteUnavailable as error: print(error)\n"
+        "assert not {'sapien', 'mujoco', 'libero', 'robosuite', 'robotwin', 'torch'} & sys.modules.keys()"
+    )
+    done = subprocess.run([sys.executable, "-c", code, name], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "assets" in done.stdout or "replan setup" in done.stdout or "name the folder" in done.stdout
 
 
 def test_record_names_what_produced_the_run():

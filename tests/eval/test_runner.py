@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import fake
 import pytest
 from play import jobs_of, play
 from replan.eval.spec import BadInput
@@ -92,6 +93,15 @@ def test_finished_run_is_not_played_again_and_another_specification_is_refused(t
         play(tmp_path, episodes=3)
     with pytest.raises(SpecMismatch, match=r"spec\.clock"):
         play(tmp_path, episodes=2, clock="realtime", latency="zero")
+
+
+def test_run_in_another_world_is_refused(tmp_path, monkeypatch):
+    first = play(tmp_path, suite="shelf", episodes=1)
+    monkeypatch.setitem(fake.shelves, "boards", "pine 2")
+    with pytest.raises(SpecMismatch, match=r"spec\.world\.shelf\.boards: stored 'oak 1', asked for 'pine 2'"):
+        play(tmp_path, suite="shelf", episodes=1)
+    monkeypatch.undo()
+    assert play(tmp_path, suite="shelf", episodes=1) == first
 
 
 def test_worker_that_died_once_costs_a_retry_and_nothing_else(reference, tmp_path):

@@ -31,6 +31,11 @@ def test_manifests_are_compared_across_runs(written, make):
         groups([written(make.episode("dense")), written(make.episode("flash", manifest={"init_state": "moved"}))])
 
 
+def test_a_repeat_that_is_another_episode_is_refused_too(written, make):
+    with pytest.raises(ManifestMismatch):
+        groups([written(make.episode("dense")), written(make.episode("dense", manifest={"init_state": "moved"}))])
+
+
 def test_policies_may_look_at_a_cell_through_other_cameras(written, make):
     other = make.episode("dense", policy="pi0-full", observation_hash="larger image")
     assert len(groups([written(make.episode("dense"), other)])) == 2

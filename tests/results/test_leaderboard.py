@@ -183,6 +183,7 @@ def test_a_method_that_changes_no_action_is_marked(written, make):
         ({"hardware": {"cpu": "faster"}}, "mixed machines"),
         ({"commit": "def5678"}, "mixed commits"),
         ({"packages": {"torch": "3"}}, "mixed packages"),
+        ({"spec": {"world": {"conveyor": {"belt": "longer"}, "shelf": {}}}}, "mixed worlds"),
     ],
 )
 def test_a_comparison_across_runs_is_marked_where_they_differ(written, make, change, badge):
@@ -191,6 +192,12 @@ def test_a_comparison_across_runs_is_marked_where_they_differ(written, make, cha
     assert badge in badges(found[1]) and badge not in badges(found[0])
     same = board([dense, written(make.episode("flash"))])
     assert not any(name.startswith("mixed") for row in same for name in badges(row))
+
+
+def test_another_world_of_another_suite_is_no_mark(written, make):
+    spec = {"world": {"shelf": {"boards": "oak"}}}
+    found = board([written(make.episode("dense")), written(make.episode("flash"), run=make.run(spec=spec))])
+    assert not any(name.startswith("mixed") for row in found for name in badges(row))
 
 
 def test_a_repeated_measurement_is_marked(written, make):
