@@ -69,7 +69,7 @@ def make_run(
     plain["must_move"] = {method: list(bench.must_move(method)) for method in spec.method}
     machine, revision = hardware(), commit()
     crowded = crowding(spec)
-    marks = [mark for policy in checkpoints for mark in bench.marks(policy)]
+    marks = []
     if machine["accelerator"] == "CPU":
         marks.append("CPU")
     if revision.endswith("-dirty"):
@@ -90,7 +90,7 @@ def make_run(
         packages=packages(),
         hardware=machine,
         checkpoints={name: sha256 for each in files for name, sha256 in each.items()},
-        marks=tuple(dict.fromkeys(marks)),
+        marks=tuple(marks),
         suite_marks={suite: _suite_marks(suite, policy, bench) for suite, policy in spec.policy.items()},
     )
 
@@ -106,8 +106,8 @@ def _world(suite: str, spec: Spec, bench: Bench) -> dict[str, str]:
 
 
 def _suite_marks(suite: str, policy: str, bench: Bench) -> list[str]:
-    """Returns what the suite says about itself, and whether its policy has never seen it."""
-    marks, known = list(bench.suites()[suite].marks), bench.trained_on(policy)
+    """Returns what the suite says about itself, its policy's card about the policy, and whether they never met before."""
+    marks, known = [*bench.suites()[suite].marks, *bench.marks(policy)], bench.trained_on(policy)
     if known is not None and suite not in known:
         marks.append(f"untrained suite: {policy} was trained on {', '.join(known)}, not on {suite}")
     return marks

@@ -124,11 +124,11 @@ def _notes(rows: list[Row], prefix: dict[int, list[str]]) -> list[str]:
         for mark in row.marks:
             badges.setdefault(mark.badge, {}).setdefault(mark.text, []).append(" ".join(prefix[id(row)]))
     runs = dict.fromkeys(mark for row in rows for mark in row.run_marks)
-    told = {
-        badge: "; ".join(f"{text} ({_listed(names, len(rows))})" for text, names in texts.items())
-        for badge, texts in badges.items()
-    }
-    return [*runs, *(f"{badge}: {text}" for badge, text in told.items())]
+    told = []
+    for badge, texts in badges.items():
+        sentences = "; ".join(f"{text} ({_listed(names, len(rows))})" for text, names in texts.items())
+        told.append(sentences if list(texts) == [badge] else f"{badge}: {sentences}")
+    return [*runs, *told]
 
 
 def _listed(names: list[str], rows: int) -> str:

@@ -46,7 +46,7 @@ def test_eval_prints_the_table_then_one_line_of_json(replan, tmp_path):
     with Store.open(tmp_path) as store:
         assert store.run.command.startswith("replan eval --suite belt")
         assert store.run.spec["must_move"] == {"dense": [], "draft": ["calls"]}
-        assert "a fake" in store.run.marks
+        assert store.run.suite_marks == {"belt": ["a fake"]}
 
     code, out, _ = replan("board", tmp_path, "--json")
     assert (code, last_line(out)["board"]) == (0, told["board"])
@@ -69,9 +69,11 @@ def test_several_suites_run_side_by_side_and_share_a_page_with_other_runs(replan
     }
     badges = {suite: {mark["badge"] for mark in row["marks"]} for suite, row in rows.items()}
     assert "stand-in" in badges["shelf"] and not any("stand-in" in badges[suite] for suite in ("belt", "jerky"))
+    assert ["a fake" in badges[suite] for suite in ("belt", "jerky", "shelf")] == [True, True, False]
     sections = page.read_text().split("<h2>")[1:4]
     assert [section.partition("<")[0] for section in sections] == ["belt", "jerky", "shelf"]
     assert ["a belt in place of a shelf" in section for section in sections] == [False, False, True]
+    assert ["a fake (dense)" in section for section in sections] == [True, True, False]
 
 
 def test_board_writes_a_page(replan, tmp_path):

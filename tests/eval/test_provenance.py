@@ -55,9 +55,9 @@ def test_record_names_what_produced_the_run():
     assert all(run.hardware[part] for part in ("processor", "cores", "memory", "accelerator"))
 
 
-def test_marks_of_a_suite_are_kept_apart_and_one_that_is_new_to_its_policy_is_marked():
+def test_marks_of_a_suite_and_its_policy_are_kept_apart_and_one_that_is_new_to_the_policy_is_marked():
     told = record(suite="belt,shelf").suite_marks
-    assert told == {"belt": [], "shelf": ["stand-in: a belt in place of a shelf"]}
+    assert told == {"belt": ["a fake"], "shelf": ["stand-in: a belt in place of a shelf"]}
     told = record(suite="belt,shelf", policy="tiny-shelf").suite_marks
     assert told["belt"] == ["untrained suite: tiny-shelf was trained on shelf, not on belt"]
     assert told["shelf"] == ["stand-in: a belt in place of a shelf"]
@@ -81,7 +81,7 @@ def test_cpu_is_a_mark_and_an_accelerator_is_none(monkeypatch):
     monkeypatch.setattr(provenance, "hardware", lambda: {"accelerator": "CPU"})
     assert "CPU" in record().marks
     monkeypatch.setattr(provenance, "hardware", lambda: {"accelerator": "H200"})
-    assert record().marks == ("a fake",)
+    assert record().marks == ()
 
 
 def test_uncommitted_changes_are_a_mark(monkeypatch):
