@@ -122,8 +122,8 @@ class Run:
         hardware: Processor, cores, memory, accelerator.
         checkpoints: SHA-256 of the policy's file and of those that the methods of this run need, by name.
         marks: What a reader must know about every row, such as ``CPU``.
-        suite_marks: The same about the rows of one suite and its policy, by suite: a badge, a colon and the sentence, or
-            a badge that says it all.
+        suite_marks: The same about the rows of one suite and its policy, by suite: a badge, a colon and the sentence;
+            or a badge that says it all.
     """
 
     spec: dict[str, Any]
