@@ -33,11 +33,11 @@ class Drawer:
         joint = model.joint(site.joints[0])
         self._qpos, self._body = int(joint.qposadr[0]), int(model.jnt_bodyid[joint.id])
         opened = scene.problem.get_object(site.parent_name).object_properties["articulation"]["default_open_ranges"]
-        self._out = np.sign(np.mean(opened)) * (data.xmat[self._body].reshape(3, 3) @ joint.axis)
-        self._out[2] = 0.0
+        self.out = np.sign(np.mean(opened)) * (data.xmat[self._body].reshape(3, 3) @ joint.axis)
+        self.out[2] = 0.0
         self._bar = max(
             (geom for geom in scene.geoms(self._body) if model.geom_contype[geom]),
-            key=lambda geom: float(data.geom_xpos[geom] @ self._out),
+            key=lambda geom: float(data.geom_xpos[geom] @ self.out),
         )
 
     @property
@@ -55,18 +55,18 @@ class Drawer:
         scene = self.scene
         pointing, tool = scene.tool_rotation[:, 2], scene.tool
         away = tool - scene.data.geom_xpos[self._bar]
-        if float(pointing @ self._out) > -0.7 or float(np.linalg.norm(away)) > 0.12 or float(away @ self._out) > 0.09:
+        if float(pointing @ self.out) > -0.7 or float(np.linalg.norm(away)) > 0.12 or float(away @ self.out) > 0.09:
             return None
-        hand = frame(-_UP, -self._out)
+        hand = frame(-_UP, -self.out)
         back = 0.0 if self.open and scene.opening < 0.05 else 0.12
-        return servo(scene, tool + back * self._out, hand, -1.0)
+        return servo(scene, tool + back * self.out, hand, -1.0)
 
     def act(self) -> np.ndarray:
         """The next action [7]."""
         return self._pull() if self.open else self._push()
 
     def _pull(self) -> np.ndarray:
-        scene, out = self.scene, self._out
+        scene, out = self.scene, self.out
         bar, tool = scene.data.geom_xpos[self._bar].copy(), scene.tool
         hand = frame(-_UP, -out)
         if all(scene.touches_body(self._body)) and scene.opening_speed > -0.03:
@@ -81,16 +81,23 @@ class Drawer:
         return servo(scene, goal + 0.10 * step.error * out, hand, -1.0, limit=0.6 if near else 1.0)
 
     def _push(self) -> np.ndarray:
-        scene, out = self.scene, self._out
+        """Pushes with the closed hand, which leans back so that its back stays clear of the handles above."""
+        scene, out = self.scene, self.out
         bar, tool = scene.data.geom_xpos[self._bar].copy(), scene.tool
-        hand = frame(np.cross(-out, _UP), -out)
-        gap = bar + 0.02 * out - tool
-        short = -float(gap @ out)
-        aside = float(np.linalg.norm(gap + short * out))
+        hand = frame(np.cross(-out, _UP), -0.5 * out - 0.87 * _UP)
+        gap = tool - bar
+        ahead = float(gap @ out)
+        aside = float(np.linalg.norm(gap - ahead * out))
         turn = float(np.linalg.norm(turn_to(scene, hand)))
-        error = float(np.clip((aside - 0.015 + 0.1 * max(0.0, turn - 0.15)) / 0.03, 0, 1))
-        goal = bar + (0.02 - 0.06 + 0.12 * error) * out
-        return servo(scene, goal, hand, 1.0, limit=0.6 if short < 0.1 else 1.0)
+        if ahead > -0.005 and aside < 0.02 and turn < 0.3:
+            return servo(scene, bar - 0.06 * out, hand, 1.0, limit=0.6)
+        start = bar + 0.08 * out
+        away = float(np.linalg.norm((start - tool)[:2]))
+        floor = max(path_top(scene.obstacles(), tool, start, 0.05), bar[2]) + 0.06
+        waypoint = over_the_top(tool, start, floor, (away - 0.02) / 0.03)
+        if away > 0.03 and tool[2] < floor - 0.03:
+            hand = hand_rotation(yaw_of(scene))  # it may be in the drawer still
+        return servo(scene, waypoint, hand, 1.0)
 
 
 class Knob:

@@ -66,10 +66,13 @@ def plan_grasp(scene: Scene, name: str, spot: np.ndarray) -> Grasp:
 
     there = everything[everything[:, 2] > spot[2] + 0.03]
 
-    def clash(tool: np.ndarray, hand: np.ndarray) -> float:
-        return _clash(obstacles, tool, hand) + _clash(there, tool + shift, hand)
+    ground = min(bottom, everything[:, 2].min(initial=np.inf))
 
-    candidates = _around_body(cloud, clash) or _over_rim(cloud, clash, scene.base) + _by_handle(cloud, clash)
+    def clash(tool: np.ndarray, hand: np.ndarray) -> float:
+        under = _lowest(tool, hand) < ground
+        return _clash(obstacles, tool, hand) + _clash(there, tool + shift, hand) + 1.0 * under
+
+    candidates = _around_body(cloud, clash) or _over_rim(cloud, clash, scene.base, ground) + _by_handle(cloud, clash)
     _, hand, width, tool = min(candidates, key=lambda candidate: candidate[0])
     return Grasp(tool - position, hand, width, position, scene.rotation(name))
 
@@ -97,7 +100,7 @@ def _around_body(cloud: np.ndarray, clash: _Clash) -> list[_Candidate]:
     return candidates
 
 
-def _over_rim(cloud: np.ndarray, clash: _Clash, base: np.ndarray) -> list[_Candidate]:
+def _over_rim(cloud: np.ndarray, clash: _Clash, base: np.ndarray, ground: float) -> list[_Candidate]:
     # Deep, because a thin wall is held with little force and creeps out of the fingers.
     z = max(cloud[:, 2].max() - DEPTH, cloud[:, 2].min() + 0.012)
     rim = cloud[np.abs(cloud[:, 2] - z) < 0.010][:, :2]
@@ -117,9 +120,10 @@ def _over_rim(cloud: np.ndarray, clash: _Clash, base: np.ndarray) -> list[_Candi
         cost = solid + 0.08 * abs(yaw) + 0.03 * (1 - out[1])
         cost += 4.0 * max(0.0, float(np.linalg.norm(point[:2] - base)) - REACH)
         outward = 1.0 if np.cos(yaw - angle) > 0 else -1.0
-        for lean in (0.0, 0.35, 0.7):
+        for lean in (0.0, 0.35, 0.5, 0.7):
             hand = hand_rotation(yaw, outward * lean)
-            candidates.append((cost + 0.5 * lean + clash(point, hand), hand, 0.004, point))
+            tool = point + [0.0, 0.0, float(np.clip(ground + 0.004 - _lowest(point, hand), 0.0, 0.01))]
+            candidates.append((cost + 0.5 * lean + clash(tool, hand), hand, 0.004, tool))
     return candidates
 
 
@@ -154,3 +158,8 @@ def _clash(obstacles: np.ndarray, tool: np.ndarray, hand: np.ndarray) -> float:
     at_hand = (depth < -PALM) & (along < 0.112) & (beside < np.where(depth < -0.07, 0.042, 0.030))
     count = int(at_fingers.sum() + at_hand.sum())
     return 0.5 * bool(at_fingers.any()) + 0.3 * bool(at_hand.any()) + 0.02 * min(count, 50)
+
+
+def _lowest(tool: np.ndarray, hand: np.ndarray) -> float:
+    """Height of the lowest corner of the broad hand, metres."""
+    return float(tool[2] - PALM * hand[2, 2] - 0.112 * abs(hand[2, 0]) - 0.030 * abs(hand[2, 1]))

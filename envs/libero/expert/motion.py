@@ -111,13 +111,17 @@ def _beside(obstacles: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.nda
     return obstacles[:, :2] - start[:2] - share[:, None] * way
 
 
-def over_the_top(tool: np.ndarray, goal: np.ndarray, floor: float, error: float) -> np.ndarray:
+def over_the_top(
+    tool: np.ndarray, goal: np.ndarray, floor: float, error: float, pointing: np.ndarray = DOWNWARD
+) -> np.ndarray:
     """The next waypoint [3] towards a goal above which the tool may only travel at ``floor`` metres or higher.
 
     The way is a function of the present state alone: up first where the tool is too low, across meanwhile as far as it
-    is high enough, and down in a funnel over the goal: at an error of 1 the tool stays up, at 0 it may be down.
+    is high enough, and down in a funnel over the goal: at an error of 1 the tool stays up, at 0 it may be down. A hand
+    that leans comes down, and goes up, in the direction in which it points [3].
     """
-    away = goal[:2] - tool[:2]
+    slope = pointing[:2] / pointing[2]
     height = goal[2] + max(0.0, floor - goal[2]) * float(np.clip(error, 0, 1))
     free = float(np.clip(1 - (height - 0.01 - tool[2]) / 0.03, 0, 1))
-    return np.array([*(tool[:2] + free * away), height])
+    across = goal[:2] + (height - goal[2]) * slope - tool[:2]
+    return np.array([*(tool[:2] + free * across + (1 - free) * max(0.0, height - tool[2]) * slope), height])

@@ -9,6 +9,8 @@ from .grasp import Grasp, hand_rotation, plan_grasp
 from .motion import approach, hand_floor, over_the_top, path_top, servo, turn_to, yaw_of
 from .scene import Scene
 
+_FRONT = 0.02  # metres from the middle of a drawer
+
 
 class PickPlace:
     """Takes an object and puts it down on, or drops it into, something else.
@@ -56,13 +58,13 @@ class PickPlace:
         if self.grasp is None or not self.grasp.fits(position, rotation):
             self.grasp = plan_grasp(scene, self.thing, self._spot())
         goal, hand = position + self.grasp.offset, self.grasp.hand
-        step = approach(scene, goal, hand, self.grasp.width)
+        step = approach(scene, goal, hand, self.grasp.width, hand[:, 2])
         if step.close:
             return servo(scene, goal, hand, 1.0)
         obstacles = scene.obstacles(self.thing)
         top = max(scene.cloud(self.thing)[:, 2].max(), path_top(obstacles, tool, goal, 0.05))
         floor = max(top + 0.04, hand_floor(obstacles, tool, goal, hand[:, 0]))
-        waypoint = over_the_top(tool, goal, floor, step.error)
+        waypoint = over_the_top(tool, goal, floor, step.error, hand[:, 2])
         return servo(scene, waypoint, hand, -1.0, limit=1.0 if tool[2] - goal[2] > 0.05 else 0.6)
 
     def _carry(self) -> np.ndarray:
@@ -73,7 +75,7 @@ class PickPlace:
         spot = self._spot()
         goal = spot + np.array([hang[0], hang[1], below])
         gap = goal - tool
-        aside = float(np.linalg.norm(gap[:2]))
+        aside = float(np.linalg.norm(gap[:2] - gap[2] / hand[2, 2] * hand[:2, 2]))
         still = float(np.linalg.norm(scene.tool_velocity)) < 0.005
         loosening = scene.squeeze < 1 and aside < 0.03 and gap[2] > -0.05  # once begun, it is not taken back
         if loosening or (aside < 0.02 and gap[2] > -0.012) or (still and aside < 0.028 and gap[2] > -0.04):
@@ -86,7 +88,7 @@ class PickPlace:
             return servo(scene, tool + 0.05 * way, hand, 1.0, limit=0.7)
         top = path_top(obstacles, tool - hang, spot, 0.06)
         floor = max(top + below + 0.03, hand_floor(obstacles, tool, goal, hand[:, 0]), goal[2] + 0.06)
-        return servo(scene, over_the_top(tool, goal, floor, (aside - 0.015) / 0.03), hand, 1.0)
+        return servo(scene, over_the_top(tool, goal, floor, (aside - 0.015) / 0.03, hand[:, 2]), hand, 1.0)
 
     def _hand(self) -> np.ndarray:
         """The rotation [3, 3] to carry with: that of the grasp, if this is the grasp that was planned."""
@@ -122,4 +124,6 @@ class PickPlace:
             spot[2] = scene.cloud(self._holder)[:, 2].max() - 0.006
         else:
             spot[2] += 0.004
+        if self._drawer:  # in its front part, where the hand does not knock against the cabinet
+            spot += _FRONT * self._drawer.out
         return spot
