@@ -89,7 +89,7 @@ LIBERO_FILES = Trial(
 )
 ROBOTWIN_FILES = Trial(
     _TOLD.format("""
-    from replan.envs.robotwin.cache import cache_folder
+    from replan.envs.cache import cache_folder
     from replan.envs.robotwin.standin import build
 
     if sys.argv[1] == "robotwin":  # the other suite has the user's own

@@ -19,6 +19,7 @@ import mujoco
 import numpy as np
 
 from .. import SuiteUnavailable
+from ..cache import cache_folder
 from .package import MEND, distribution
 from .tasks import Task
 
@@ -120,7 +121,7 @@ def _configure_without_asking() -> None:
     if spec is None or not spec.submodule_search_locations:
         raise SuiteUnavailable(f"LIBERO's files are missing; {MEND}")
     root = Path(next(iter(spec.submodule_search_locations))) / "libero"
-    folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "replan" / "libero"
+    folder = cache_folder() / "libero"
     folder.mkdir(parents=True, exist_ok=True)
     paths = {"benchmark_root": root, "bddl_files": root / "bddl_files", "init_states": root / "init_files"}
     paths |= {"datasets": folder / "datasets", "assets": root / "assets"}

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import SuiteUnavailable
+from ..cache import cache_folder
 from . import seeds, vulkan
 from .bridge import RemoteWorld, SimulatorError
-from .cache import cache_folder
 from .standin import build
 from .standin.embodiment import NAME
 from .tasks import TASKS, standin_tasks

@@ -116,8 +116,8 @@ def prepare_robotwin(say: Callable[[str], None]) -> None:
         raise BadInput(f"RoboTwin's task code needs Python 3.10 or 3.11, this is {sys.version.split()[0]}")
     _install("robotwin", say)
     from ...envs import SuiteUnavailable
+    from ...envs.cache import cache_folder
     from ...envs.robotwin import vulkan
-    from ...envs.robotwin.cache import cache_folder
     from ...envs.robotwin.standin import build
 
     cache = cache_folder()

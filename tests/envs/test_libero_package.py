@@ -180,13 +180,13 @@ def test_the_original_package_gets_a_configuration_in_our_cache_instead_of_askin
         "found = upstream.load()\n"
         "print(found.distribution, found.init_files, sep='|')\n"
     )
-    home = {"HOME": str(tmp_path / "home"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    home = {"HOME": str(tmp_path / "home"), "REPLAN_CACHE": str(tmp_path / "cache")}
     environment = {**os.environ, **home, "PYTHONPATH": str(tmp_path / "site")}
     environment.pop("LIBERO_CONFIG_PATH", None)
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, input="")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == f"hf-libero 0.1.4|{package / 'libero' / 'init_files'}"
-    assert (tmp_path / "cache/replan/libero/config.yaml").is_file() and not (tmp_path / "home").exists()
+    assert (tmp_path / "cache/libero/config.yaml").is_file() and not (tmp_path / "home").exists()
 
 
 @installed

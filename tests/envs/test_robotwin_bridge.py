@@ -20,9 +20,9 @@ import gymnasium
 import numpy as np
 import pytest
 from replan.envs import SUITES, SuiteUnavailable
+from replan.envs.cache import cache_folder
 from replan.envs.robotwin import seeds
 from replan.envs.robotwin.bridge import SimulatorError
-from replan.envs.robotwin.cache import cache_folder
 from replan.envs.robotwin.source import PYTHON, ROOT
 from replan.envs.robotwin.standin import build
 from replan.envs.robotwin.standin.embodiment import NAME

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from replan.envs import SUITES, SuiteUnavailable
 from replan.envs.robotwin import planner, seeds, serve, vulkan
-from replan.envs.robotwin.cache import cache_folder
 from replan.envs.robotwin.planner import ACCELERATION, SPEED, STEP, CpuPlanner
 from replan.envs.robotwin.standin import build
 from replan.envs.robotwin.tasks import COUNT, STORED, TASKS, standin_tasks
@@ -177,14 +176,6 @@ def test_a_driver_that_is_none_is_told(tmp_path):
     broken = tmp_path / "broken.json"
     broken.write_text(json.dumps({"file_format_version": "1.0.0", "ICD": {"library_path": "none.so"}}))
     assert vulkan.probe(broken)
-
-
-def test_the_cache_is_where_the_user_wants_it(monkeypatch, tmp_path):
-    monkeypatch.setenv("REPLAN_CACHE", str(tmp_path))
-    assert cache_folder() == tmp_path
-    monkeypatch.delenv("REPLAN_CACHE")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / ".cache" / "replan"
 
 
 def test_plain_values_and_arrays_cross_and_code_does_not():
