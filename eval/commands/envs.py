@@ -31,6 +31,7 @@ def envs(names: tuple[str, ...]) -> dict[str, Any]:
             "init_states": suite.init_states,
             "settings": {name: kind.__name__ for name, kind in suite.settings.items()},
             "policy": suite.policy,
+            "expert": suite.expert,
             "marks": list(suite.marks),
         }
         for suite in known.values()

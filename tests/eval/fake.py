@@ -36,6 +36,7 @@ SUITES = {
             settings={"speed": float, "log": str},
             marks=("stand-in: a belt in place of a shelf",),
             policy="tiny-shelf",
+            expert="scripted",
             block=2,
             world=lambda settings: {**shelves, "speed": f"{settings['speed']:g}" if "speed" in settings else "own"},
         ),
