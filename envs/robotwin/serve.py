@@ -4,6 +4,9 @@ Requests come in on standard input and answers go out on standard output, each a
 length. A request is ``(call, arguments)``. Answers are ``("done", value, ticks)``, ``("error", kind, text)`` and, while
 a demonstration runs, ``("watch", (observation, target), ticks)``, after each of which one more request says whether to
 go on. Arrays travel as type, shape and bytes, because the two processes may have different versions of numpy.
+
+No stranger can send anything: the streams are the unnamed pipes that ``bridge.py`` made for this one child, and no port
+is opened. What comes out of them is unpickled as plain values alone all the same.
 """
 
 from __future__ import annotations
