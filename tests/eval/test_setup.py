@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -167,8 +168,23 @@ def test_second_package_of_the_same_import_name_is_refused(replan, trials, monke
 
 def test_python_that_upstream_refuses_is_told(replan, trials, monkeypatch):
     monkeypatch.setattr(sys, "version_info", (3, 12, 1))
-    code, out, _ = replan("setup", "robotwin", "--json")
-    assert code == 2 and "needs Python 3.10 or 3.11" in json.loads(out[-1])["error"]
+    code, out, err = replan("setup", "robotwin", "--json")
+    told = "RoboTwin's task code needs Python 3.10 or 3.11, this is 3.12.1; all else works without it"
+    assert (code, json.loads(out[-1])["error"], err) == (3, told, f"error: {told}\n")
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+@pytest.mark.parametrize(("robotwin", "goes_on"), [(0, True), (3, True), (1, False)])
+def test_make_goes_on_without_the_suite_that_this_python_cannot_have(tmp_path, robotwin, goes_on):
+    shutil.copy(Path(__file__).parents[2] / "Makefile", tmp_path)
+    scripts = {"tools/setup.sh": "", ".venv/bin/replan": f'echo "$2: told"\n[ "$2" = libero ] || exit {robotwin}'}
+    for name, script in scripts.items():
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(["make", "-s", "setup-suites"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["libero: told", "robotwin: told"]
+    assert (done.returncode == 0) is goes_on, done.stderr
 
 
 @pytest.fixture
