@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from .fixtures import Drawer, Knob
+from .fixtures import Door, Drawer, Knob
 from .grasp import Grasp
 from .scene import Scene
 from .skills import PickPlace
 
-_ORDER = ("turnon", "turnoff", "open", "on", "in", "close")
+_ORDER = ("turnon", "turnoff", "open", "on", "in", "close")  # any other comes last
 _FREE = np.array([0.0, 0.0, 0.8, 0.0, 0.0, 0.0])  # up, which bends a stretched elbow and unfolds a folded one
+_ROW = 0.1  # metres between things that share a surface
 
 
 class Expert:
@@ -20,21 +21,36 @@ class Expert:
 
     Args:
         problem: LIBERO's environment (``ControlEnv(...).env``), after its reset.
+
+    Raises:
+        NotImplementedError: There is no skill for one of the task's goals, such as to open a door.
     """
 
     def __init__(self, problem: Any) -> None:
         """See the class."""
         self.scene = Scene(problem)
         goals = problem.parsed_problem["goal_state"]
-        self.goals = [list(goal) for goal in sorted(goals, key=lambda goal: _ORDER.index(goal[0]))]
+        self.goals = [list(goal) for goal in sorted(goals, key=lambda goal: (*_ORDER, goal[0]).index(goal[0]))]
         self.skills = [self._skill(*goal) for goal in self.goals]
 
-    def _skill(self, verb: str, *things: str) -> PickPlace | Drawer | Knob:
+    def _skill(self, verb: str, *things: str) -> PickPlace | Door | Drawer | Knob:
         if verb in ("open", "close"):
-            return Drawer(self.scene, things[0], open=verb == "open")
-        if verb in ("turnon", "turnoff"):
+            if things[0] in self.scene.problem.object_sites_dict:
+                return Drawer(self.scene, things[0], open=verb == "open")
+            if verb == "close":
+                return Door(self.scene, things[0])
+        elif verb in ("turnon", "turnoff"):
             return Knob(self.scene, things[0], on=verb == "turnon")
-        return PickPlace(self.scene, things[0], things[1])
+        elif verb in ("in", "on"):
+            return PickPlace(self.scene, *things, aside=self._aside(*things))
+        raise NotImplementedError(f"the scripted experts have no skill for the goal {' '.join((verb, *things))!r}")
+
+    def _aside(self, thing: str, target: str) -> np.ndarray:
+        """Where on a surface [3] something goes that others share: in a row, the first one farthest from the arm."""
+        sharing = [goal[1] for goal in self.goals if goal[0] == "on" and goal[2] == target]
+        if thing not in sharing:
+            return np.zeros(3)
+        return np.array([_ROW * ((len(sharing) - 1) / 2 - sharing.index(thing)), 0.0, 0.0])
 
     def act(self) -> np.ndarray:
         """The next OSC_POSE delta action, float64 [7] in [-1, 1], decided from the present state."""

@@ -100,6 +100,52 @@ class Drawer:
         return servo(scene, waypoint, hand, 1.0)
 
 
+class Door:
+    """Shuts a door on a vertical hinge: the closed hand pushes it along its arc.
+
+    Args:
+        scene: The scene.
+        name: The fixture it belongs to.
+    """
+
+    def __init__(self, scene: Scene, name: str) -> None:
+        """See the class."""
+        self.scene = scene
+        fixture = scene.problem.get_object(name)
+        self._joint = int(scene.model.joint(fixture.joints[0]).id)
+        self._body = int(scene.model.jnt_bodyid[self._joint])
+        shut = float(np.mean(fixture.object_properties["articulation"]["default_close_ranges"]))
+        at = float(scene.data.qpos[scene.model.jnt_qposadr[self._joint]])
+        self._way = float(np.sign(shut - at)) or 1.0
+
+    def leave(self) -> np.ndarray | None:
+        """Nothing to do: the hand holds nothing."""
+        return None
+
+    def act(self) -> np.ndarray:
+        """The next action [7]."""
+        scene, tool = self.scene, self.scene.tool
+        hinge, axis = scene.data.xanchor[self._joint], scene.data.xaxis[self._joint]
+        door = scene.local_cloud(self._body) @ scene.data.xmat[self._body].reshape(3, 3).T + scene.data.xpos[self._body]
+        arms = (door - hinge)[:, :2]
+        edge = arms[np.argmax(np.linalg.norm(arms, axis=1))]
+        along = np.array([*(edge / np.linalg.norm(edge)), 0.0])
+        way = self._way * np.cross(axis, along)
+        face = float(((door - hinge) @ way).min())
+        point = hinge + 0.7 * float(np.linalg.norm(edge)) * along + (face - 0.02) * way
+        point[2] = door[:, 2].max() - 0.04
+        gap = tool - point
+        behind = -float(gap @ way)
+        aside = float(np.linalg.norm(gap + behind * way))
+        hand = hand_rotation(0.0)
+        if -0.07 < behind < 0.12 and aside < 0.03:  # the handle stands out, and the door is some way behind it
+            return servo(scene, point + (0.06 - behind) * way, hand, 1.0, limit=0.6)
+        start = point - 0.07 * way
+        away = float(np.linalg.norm((start - tool)[:2]))
+        floor = max(path_top(scene.obstacles(), tool, start, 0.05), point[2]) + 0.06
+        return servo(scene, over_the_top(tool, start, floor, (away - 0.02) / 0.03), hand, 1.0)
+
+
 class Knob:
     """Turns a knob by the ridge across its top.
 

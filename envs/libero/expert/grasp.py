@@ -73,6 +73,7 @@ def plan_grasp(scene: Scene, name: str, spot: np.ndarray) -> Grasp:
         return _clash(obstacles, tool, hand) + _clash(there, tool + shift, hand) + 1.0 * under
 
     candidates = _around_body(cloud, clash) or _over_rim(cloud, clash, scene.base, ground) + _by_handle(cloud, clash)
+    candidates = candidates or [_over_middle(cloud)]  # nothing fits, and an attempt may still move it
     _, hand, width, tool = min(candidates, key=lambda candidate: candidate[0])
     return Grasp(tool - position, hand, width, position, scene.rotation(name))
 
@@ -104,6 +105,8 @@ def _over_rim(cloud: np.ndarray, clash: _Clash, base: np.ndarray, ground: float)
     # Deep, because a thin wall is held with little force and creeps out of the fingers.
     z = max(cloud[:, 2].max() - DEPTH, cloud[:, 2].min() + 0.012)
     rim = cloud[np.abs(cloud[:, 2] - z) < 0.010][:, :2]
+    if not len(rim):
+        return []
     centre = (rim.max(axis=0) + rim.min(axis=0)) / 2
     middle = cloud[np.linalg.norm(cloud[:, :2] - centre, axis=1) < 0.02, 2]
     solid = 0.4 if len(middle) and middle.max() > z + 0.005 else 0.0  # no room for the inner finger
@@ -131,6 +134,8 @@ def _by_handle(cloud: np.ndarray, clash: _Clash) -> list[_Candidate]:
     top, bottom = cloud[:, 2].max(), cloud[:, 2].min()
     z = max(top - DEPTH, bottom + 0.012)
     band = cloud[np.abs(cloud[:, 2] - z) < 0.012][:, :2]
+    if not len(band):
+        return []
     centre = (band.max(axis=0) + band.min(axis=0)) / 2
     candidates: list[_Candidate] = []
     for yaw in np.deg2rad(np.arange(-90, 90, 10)):
@@ -147,6 +152,14 @@ def _by_handle(cloud: np.ndarray, clash: _Clash) -> list[_Candidate]:
             cost = 0.1 + 1.5 * abs(offset) + 0.08 * abs(yaw) + clash(tool, hand)
             candidates.append((cost, hand, float(np.ptp(part)), tool))
     return candidates
+
+
+def _over_middle(cloud: np.ndarray) -> _Candidate:
+    """Across the narrowest side, at the depth of any other grasp, whether or not it fits between the fingers."""
+    low, high = cloud.min(axis=0), cloud.max(axis=0)
+    hands = [hand_rotation(float(yaw)) for yaw in np.deg2rad(np.arange(-90, 90, 15))]
+    hand = min(hands, key=lambda hand: float(np.ptp(cloud @ hand[:, 0])))
+    return 0.0, hand, WIDEST, np.array([*(low + high)[:2] / 2, max(high[2] - DEPTH, low[2] + 0.012)])
 
 
 def _clash(obstacles: np.ndarray, tool: np.ndarray, hand: np.ndarray) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 OPEN = 0.078  # metres between the pads of the open gripper
 _VOXEL = 0.006  # metres; point clouds are thinned to this grid
 _COARSE = 0.012  # and those of obstacles to this one
+_ROUNDED = 5e-4  # metres, and of rotation matrices; poses for point clouds are rounded so
 _VIRTUAL = frozenset(("main_table", "floor", "kitchen_table", "living_room_table", "study_table", "coffee_table"))
 _MESH, _BOX, _CYLINDER = (
     int(kind) for kind in (mujoco.mjtGeom.mjGEOM_MESH, mujoco.mjtGeom.mjGEOM_BOX, mujoco.mjtGeom.mjGEOM_CYLINDER)
@@ -51,7 +52,7 @@ class Scene:
         }
         self._local = {body: self._body_cloud(body) for bodies in self._bodies.values() for body in bodies}
         self._coarse = {body: _thinned(cloud, _COARSE) for body, cloud in self._local.items()}
-        self._clouds: dict[tuple[str, bool], tuple[np.ndarray, np.ndarray]] = {}
+        self._clouds: dict[tuple[str, bool], tuple[bytes, np.ndarray]] = {}
 
     # The robot.
 
@@ -117,8 +118,9 @@ class Scene:
         return self.data.site_xpos[self.problem.sim.model.site_name2id(name)].copy()
 
     def cloud(self, name: str) -> np.ndarray:
-        """Points on the collision shape of an object or fixture [n, 3] in the world, metres."""
-        return self._cloud(name, coarse=False)
+        """Points on the collision shape of an object or fixture [n, 3] in the world, metres; at least one."""
+        points = self._cloud(name, coarse=False)
+        return points if len(points) else self.position(name)[None]
 
     def obstacles(self, *excluded: str) -> np.ndarray:
         """Fewer points, of everything but the excluded things [n, 3]."""
@@ -127,11 +129,14 @@ class Scene:
 
     def _cloud(self, name: str, coarse: bool) -> np.ndarray:
         bodies, local = self._bodies[name], self._coarse if coarse else self._local
-        pose = np.concatenate((self.data.xpos[bodies].ravel(), self.data.xmat[bodies].ravel()))
+        # Of a rounded pose, so that what rests is computed once, and what was asked for before makes no difference.
+        turns, places = (np.round(x[bodies] / _ROUNDED) * _ROUNDED for x in (self.data.xmat, self.data.xpos))
+        pose = turns.tobytes() + places.tobytes()
         kept = self._clouds.get((name, coarse))
-        if kept is not None and np.abs(kept[0] - pose).max() < 5e-4:
+        if kept is not None and kept[0] == pose:
             return kept[1]
-        parts = [local[body] @ self.data.xmat[body].reshape(3, 3).T + self.data.xpos[body] for body in bodies]
+        poses = zip(bodies, turns.reshape(-1, 3, 3), places, strict=True)
+        parts = [local[body] @ turn.T + place for body, turn, place in poses]
         self._clouds[name, coarse] = pose, np.concatenate(parts)
         return self._clouds[name, coarse][1]
 

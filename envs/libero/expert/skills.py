@@ -18,11 +18,13 @@ class PickPlace:
     Args:
         thing: The object.
         target: The object, fixture or region that it belongs on or in.
+        aside: Where on it [3], metres from its middle, if others belong there too.
     """
 
-    def __init__(self, scene: Scene, thing: str, target: str) -> None:
+    def __init__(self, scene: Scene, thing: str, target: str, aside: np.ndarray | None = None) -> None:
         """See the class."""
         self.scene, self.thing, self.target = scene, thing, target
+        self._aside = np.zeros(3) if aside is None else aside
         sites = scene.problem.object_sites_dict
         parent = sites[target].parent_name if target in sites else target
         self._holder = parent if parent in scene.things else None
@@ -116,7 +118,7 @@ class PickPlace:
         """Where the object's bottom centre goes [3]."""
         scene = self.scene
         if self._holder is None:
-            return scene.site(self.target)
+            return scene.site(self.target) + self._aside
         spot = scene.position(self._holder) if self.target == self._holder else scene.site(self.target)
         if self._walled:
             spot[2] = scene.cloud(self._holder)[:, 2].max() - 0.02
@@ -126,4 +128,4 @@ class PickPlace:
             spot[2] += 0.004
         if self._drawer:  # in its front part, where the hand does not knock against the cabinet
             spot += _FRONT * self._drawer.out
-        return spot
+        return spot + self._aside
