@@ -173,6 +173,7 @@ class Libero(gymnasium.Env[dict[str, Any], np.ndarray]):
 
         Raises:
             ValueError: The controller is ``absolute``; the expert speaks in differences.
+            NotImplementedError: The task has a goal that the expert has no skill for.
         """
         if self.controller != "delta":
             raise ValueError(f"the expert gives differences, and the controller takes {self.controller!r} poses")
