@@ -1,9 +1,10 @@
 """Writes docs/libero_experts.md: how often the scripted experts solve LIBERO's tasks within the standard step limits.
 
 Usage: python tools/libero_expert_table.py --kept FILE > docs/libero_experts.md
-FILE (JSON) keeps what was played, task by task, so that a run that was stopped, or was about fewer states, is
-continued; delete it when the experts have changed. Progress, with the initial states that were not solved, goes to the
-standard error. ``--suite``, ``--task`` (part of a name) and ``--states`` make it a look at some of the tasks.
+FILE (JSON) keeps what was played, task by task, and the page shows all that it has of the suites asked for; so a run
+that was stopped, or was about fewer states, is continued. Delete it when the experts have changed. Progress, with the
+initial states that were not solved, goes to the standard error. ``--suite``, ``--task`` (part of a name) and
+``--states`` make it a look at some of the tasks.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ SHOWN = ("libero_spatial", "libero_object", "libero_goal", "libero_10")
 HEAD = """# How often LIBERO's experts succeed
 
 Written by `tools/libero_expert_table.py`; see [LIBERO](libero.md). The scripted experts see the simulator's state and
-act on the standard initial states 0 to {last} of each task (seed 0, `delta` controller, protocol `openpi`). *Solved*
-counts LIBERO's own rule within the standard step limit, *steps* is the median of those solved."""
+act on the first of the standard initial states of each task, as many as the tables say (seed 0, `delta` controller,
+protocol `openpi`). *Solved* counts LIBERO's own rule within the standard step limit, *steps* is the median of those
+solved."""
 
 
 def main() -> None:
@@ -47,9 +49,9 @@ def main() -> None:
             lengths["/".join(cell)] = lengths.get("/".join(cell), []) + played.result()
             if asked.kept:
                 asked.kept.write_text(json.dumps(lengths, indent=0))
-    print(HEAD.format(last=asked.states - 1))
+    print(HEAD)
     for suite in asked.suite:
-        rows = {task: lengths["/".join((of, task))][: asked.states] for of, task in cells if of == suite}
+        rows = {task: lengths["/".join((of, task))] for of, task in cells if of == suite}
         print("\n" + "\n".join(section(suite, rows)))
 
 
