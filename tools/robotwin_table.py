@@ -14,8 +14,6 @@ from replan.envs.robotwin.seeds import FIRST, MOST
 from replan.envs.robotwin.tasks import COUNT, STORED, TASKS
 
 FRESH = 20  # scenes that the rate is counted over
-# Tasks without stored scenes: solved of the first FRESH, and why it is no more.
-LEFT_OUT: dict[str, tuple[int, str]] = {}
 HEAD = f"""# RoboTwin's tasks on the stand-in assets
 
 Written by `tools/robotwin_table.py` from the stored scenes, `envs/robotwin/seeds.json`; see [RoboTwin](robotwin.md).
@@ -39,13 +37,8 @@ def main() -> None:
     for task in TASKS:
         text = (package / "description" / "task_instruction" / f"{task}.json").read_text(encoding="utf-8")
         says = shorten(re.sub("[<>|]", "", json.loads(text)["full_description"]), 90, placeholder=" …")
-        scenes = stored["tasks"].get(task)
-        if scenes is None:
-            solved, why = LEFT_OUT[task]
-            tried = f"left out: {why}"
-        else:
-            solved = sum(scene < FIRST + FRESH for scene in scenes)
-            tried = scenes[-1] - FIRST + 1
+        scenes = [entry if isinstance(entry, int) else entry[0] for entry in stored["tasks"][task]]
+        solved, tried = sum(scene < FIRST + FRESH for scene in scenes), scenes[-1] - FIRST + 1
         print(f"| `{task}` | {says} | {solved} | {tried} | {limits[task]} |")
     fingerprint = ", ".join(f"{name} {value[:12]}" for name, value in stored["fingerprint"].items())
     print(f"\nMeasured with: {fingerprint}.")
