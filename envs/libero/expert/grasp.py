@@ -12,7 +12,7 @@ from .scene import Scene
 WIDEST = 0.074  # metres; widest body that fits between the fingers
 REACH = 0.72  # metres from the base; beyond, the arm with the hand down is nearly stretched and drifts
 PALM = 0.03  # metres from the tool up to the hand
-DEPTH = 0.026  # metres of an object that the fingers reach down
+DEPTH = 0.026  # metres that the fingers reach down over a rim or a handle
 # The tool's rotation when the hand points down and the arm is at rest: fingers along y.
 DOWN = np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, -1.0]])
 
@@ -85,7 +85,8 @@ _Candidate = tuple[float, np.ndarray, float, np.ndarray]  # cost, rotation of th
 def _around_body(cloud: np.ndarray, clash: _Clash) -> list[_Candidate]:
     top, bottom = cloud[:, 2].max(), cloud[:, 2].min()
     height = top - bottom
-    z = max(top - DEPTH, bottom + 0.012) if height > 0.05 else bottom + max(0.008, height * 0.4)
+    # As deep as the hand lets the fingers reach: what stands out above, as a carton's gable, hooks onto their tips.
+    z = max(top - PALM, bottom + 0.012) if height > 0.05 else bottom + max(0.008, height * 0.4)
     band = cloud[np.abs(cloud[:, 2] - z) < 0.02]
     band = band if len(band) >= 8 else cloud
     candidates: list[_Candidate] = []
