@@ -20,11 +20,12 @@ demo: setup  ## The main job: four methods on the same conveyor episodes, a tabl
 	    --episodes $(DEMO_EPISODES) --seed 0 --workers 2 --out runs/demo
 	.venv/bin/replan board runs/demo --html runs/demo/leaderboard.html
 
-reference: setup  ## Measure again what results/reference holds (success against belt speed for published latencies)
-	for spec in results/reference/belt_speed/*.toml; do \
+reference: setup-suites  ## Measure again what results/reference holds: success against belt speed, and all suites on one page
+	for spec in results/reference/*/*.toml; do \
 	    .venv/bin/replan eval --spec $$spec --workers 2 --out $${spec%.toml} || exit; done
 	.venv/bin/replan board results/reference/belt_speed/*/ --html results/reference/belt_speed.html \
 	    --title "Success against belt speed and latency"
+	.venv/bin/replan board results/reference/suites/*/ --html results/reference/suites.html --title "Four suites"
 
 test: setup  ## Run the tests (PYTEST_ARGS="-m 'not slow'" leaves the long ones out)
 	.venv/bin/python -m pytest $(PYTEST_ARGS)
