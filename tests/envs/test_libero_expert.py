@@ -62,6 +62,7 @@ def move(env, thing, shift):
         pytest.param("libero_goal", "open_the_top_drawer_and_put_the_bowl_inside", 5, id="drawer"),
         pytest.param("libero_goal", "turn_on_the_stove", 1, id="knob"),
         pytest.param("libero_10", "KITCHEN_SCENE3_turn_on_the_stove_and_put_the_moka_pot_on_it", 2, id="two_parts"),
+        pytest.param("libero_90", "KITCHEN_SCENE6_close_the_microwave", 0, id="door"),
     ],
 )
 def test_the_expert_does_what_the_task_asks_for_within_the_limit(begin, suite, task, init_state):
