@@ -68,6 +68,7 @@ def collect(
 @click.option("--warmup", type=click.IntRange(min=1), default=150, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--model", type=click.Choice(["tiny", "tiny-coarse"]), default="tiny", show_default=True)
+@click.option("--shift", type=click.IntRange(0, 16), default=0, help="Pixels by which pictures are moved at random.")
 @click.option("--start", metavar="NAME|PATH", help="Start from this policy's weights and statistics.")
 @click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option("--out", required=True, metavar="DIR", help="An interrupted training is resumed by the same command.")
@@ -80,6 +81,7 @@ def train(
     warmup: int,
     seed: int,
     model: str,
+    shift: int,
     start: str | None,
     workers: int,
     out: str,
@@ -88,7 +90,7 @@ def train(
     from ...policies.policy import policy_path
     from ...policies.training import train as training
 
-    recipe = training.Recipe(steps=steps, batch=batch, rate=rate, warmup=warmup, seed=seed, model=model)
+    recipe = training.Recipe(steps, batch, rate, warmup, seed=seed, model=model, shift=shift)
     data = [_recording(folder) for folder in folders]
     training.train(data, Path(out), recipe, policy_path(start) if start else None, workers)
     return {"policy": str(Path(out) / "policy.safetensors")}

@@ -47,6 +47,8 @@ class Recipe:
         average: Decay of the exponential moving average of the weights.
         seed: Seeds initial weights, batches and noise.
         model: A key of ``MODELS``, where training starts afresh.
+        shift: Pixels by which each picture is moved at random, up to so many each way: few demonstrations are learnt by
+            heart otherwise (Kostrikov et al., "Image Augmentation Is All You Need", 2020).
     """
 
     steps: int
@@ -56,6 +58,7 @@ class Recipe:
     average: float = 0.998
     seed: int = 0
     model: str = "tiny"
+    shift: int = 0
 
 
 class Dataset:
@@ -122,12 +125,25 @@ class Dataset:
         """Number of frames."""
         return len(self.where)
 
-    def batch(self, index: np.ndarray) -> tuple[Inputs, Tensor]:
-        """Returns the inputs and the normalised chunks [B, H, A] of some frames."""
+    def batch(self, index: np.ndarray, shift: int = 0, rng: np.random.Generator | None = None) -> tuple[Inputs, Tensor]:
+        """Returns the inputs and the normalised chunks [B, H, A] of some frames, their pictures shifted at random."""
         images = np.stack([self.images[part][row] for part, row in self.where[index]])
+        if shift and rng is not None:
+            images = shifted(images, shift, rng)
         tokens = self.tokens[index]
         inputs = Inputs(self.processor.pixels(torch.from_numpy(images)), tokens, tokens != 0, self.state[index])
         return inputs, self.actions[index]
+
+
+def shifted(images: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
+    """Moves every picture of [B, V, S, S, 3] by up to ``most`` pixels each way; its border is repeated."""
+    wide = np.pad(images, ((0, 0), (0, 0), (most, most), (most, most), (0, 0)), mode="edge")
+    result = np.empty_like(images)
+    size = images.shape[2]
+    for place in np.ndindex(*images.shape[:2]):
+        down, across = rng.integers(2 * most + 1, size=2)
+        result[place] = wide[place][down : down + size, across : across + size]
+    return result
 
 
 def vocabulary(folders: list[Path]) -> tuple[list[str], int]:
@@ -265,7 +281,8 @@ def _work(
         rate = recipe.rate * min((step + 1) / recipe.warmup, 1 - step / recipe.steps)
         for group in optimizer.param_groups:
             group["lr"] = max(rate, 1e-6)
-        loss = flow_loss(model, *data.batch(rng.integers(len(data), size=share)), generator)
+        index = rng.integers(len(data), size=share)
+        loss = flow_loss(model, *data.batch(index, recipe.shift, rng), generator)
         loss.backward()
         _mean_gradients(model, world)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

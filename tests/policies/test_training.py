@@ -16,7 +16,7 @@ from replan.policies.policy import load_policy
 from replan.policies.training import train as training
 from replan.policies.training.collect import Request, collect, collect_all
 from replan.policies.training.recording import Conventions, Frames
-from replan.policies.training.train import Dataset, Recipe, flow_loss, initialise, learn_words, train
+from replan.policies.training.train import Dataset, Recipe, flow_loss, initialise, learn_words, shifted, train
 
 BELT = Conventions("conveyor", ("third", "wrist"), (6,), relative=False, image_size=64)
 
@@ -166,7 +166,7 @@ def in_process(monkeypatch, tmp_path):
 
 
 def test_a_killed_training_ends_with_the_weights_of_one_that_was_not(recording, in_process, monkeypatch):
-    recipe = Recipe(steps=5, batch=8)
+    recipe = Recipe(steps=5, batch=8, shift=2)
     train([recording], in_process / "whole", recipe, workers=1)
     calls = []
 
@@ -187,6 +187,18 @@ def test_a_killed_training_ends_with_the_weights_of_one_that_was_not(recording, 
     assert cut.read_bytes() == whole.read_bytes()
     steps = [json.loads(line)["step"] for line in (in_process / "cut" / "log.jsonl").read_text().splitlines()]
     assert steps == [2, 4, 5] and (in_process / "cut" / training.STATE).exists()
+
+
+def test_pictures_are_shifted_one_by_one_and_their_borders_repeated():
+    picture = np.arange(64 * 64 * 3, dtype=np.uint32).reshape(64, 64, 3)
+    moved = shifted(np.broadcast_to(picture, (40, 2, 64, 64, 3)), 3, np.random.default_rng(0)).reshape(80, 64, 64, 3)
+    corners = {(int(one[0, 0, 0]), int(one[-1, -1, 0])) for one in moved}
+    assert len(corners) > 30  # of 49 ways
+    rows, columns = np.divmod(moved[:, 32, 32, 0] // 3, 64)
+    assert {*rows, *columns} == set(range(29, 36))
+    for one, row, column in zip(moved, rows, columns, strict=True):
+        lines, across = (np.clip(np.arange(64) + place - 32, 0, 63) for place in (row.item(), column.item()))
+        assert np.array_equal(one, picture[np.ix_(lines, across)])
 
 
 def test_a_folder_is_not_continued_with_another_recipe(recording, trained):
