@@ -18,10 +18,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, TimeoutError, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -179,11 +180,10 @@ class _Process:
     Args:
         spec: The evaluation.
         bench: Where suites, policies and methods come from.
-        core: Processor core that the process keeps to, or None for any.
     """
 
-    def __init__(self, spec: Spec, bench: Bench, core: int | None) -> None:
-        self._spec, self._setup = spec, (core, bench, spec)
+    def __init__(self, spec: Spec, bench: Bench) -> None:
+        self._spec, self._setup = spec, (bench, spec)
         self._suite: str | None = None
         self._start()
 
@@ -215,16 +215,13 @@ class _Process:
 @contextmanager
 def _workers(spec: Spec, bench: Bench, jobs: int) -> Iterator[list[_Process]]:
     """Starts the worker processes, single-threaded and each on its own core where there are enough."""
-    cores: list[int | None] = [*_cores()]
-    if crowding(spec) or not hasattr(os, "sched_setaffinity"):
-        cores = [None] * spec.workers
     before = {name: os.environ.get(name) for name in THREADS}
     os.environ.update(dict.fromkeys(THREADS, "1"))  # before a process starts: read on import of NumPy and torch
     with ExitStack() as stack:
         stack.callback(_restore, before)
         workers = []
-        for core in cores[: min(spec.workers, jobs)]:
-            workers.append(_Process(spec, bench, core))
+        for _ in range(min(spec.workers, jobs)):
+            workers.append(_Process(spec, bench))
             stack.callback(workers[-1].stop)
         yield workers
 
@@ -282,11 +279,32 @@ _setup: tuple[Bench, Spec]
 _worker: Worker | None = None
 
 
-def _begin(core: int | None, bench: Bench, spec: Spec) -> None:
-    global _setup
-    if core is not None:
-        os.sched_setaffinity(0, {core})
+_core: socket.socket | None = None
+
+
+def _begin(bench: Bench, spec: Spec) -> None:
+    global _setup, _core
+    if not crowding(spec) and hasattr(os, "sched_setaffinity"):
+        _core = _claim(_cores())
     _setup = bench, spec
+
+
+def _claim(cores: Iterable[int]) -> socket.socket | None:
+    """Keeps this process to the first core that no worker of any run on this machine has; to none where all are taken.
+
+    Returns:
+        What holds the core: a name in Linux's abstract socket space, which goes when the process does.
+    """
+    for core in cores:
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            claim.bind(f"\0replan-core-{core}")
+        except OSError:
+            claim.close()
+            continue
+        os.sched_setaffinity(0, {core})
+        return claim
+    return None
 
 
 def _this_worker() -> Worker:

@@ -13,6 +13,7 @@ from pathlib import Path
 import fake
 import pytest
 from play import jobs_of, play
+from replan.eval import runner
 from replan.eval.spec import BadInput
 from replan.results.leaderboard import board
 from replan.results.store import SpecMismatch, Store
@@ -315,3 +316,16 @@ def test_jobs_of_a_run_have_distinct_addresses_that_the_rows_carry(reference, tm
     assert {(job.key, job.cell.key, job.method) for job in jobs_of(spec)} == {
         (row.key, row.cell, row.method) for row in reference.values()
     }
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot keep a process to a core")
+def test_workers_of_evaluations_side_by_side_do_not_share_a_core(monkeypatch):
+    kept = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: kept.append(cores))
+    first, second = runner._claim([1001, 1002]), runner._claim([1001, 1002])  # no machine has them
+    assert kept == [{1001}, {1002}]
+    assert runner._claim([1001, 1002]) is None and len(kept) == 2
+    first.close()
+    runner._claim([1001, 1002]).close()
+    second.close()
+    assert kept[2:] == [{1001}]
