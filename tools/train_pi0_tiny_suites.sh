@@ -2,7 +2,7 @@
 # Makes the bundled policies of libero_object, libero_spatial (which starts from it) and robotwin, each with its draft: some
 # 40 minutes a suite on two idle cores, two thirds of it for recordings; then goes on with a round of DAgger, which the
 # bundled ones did not have. Every step resumes or is skipped when it is there. Not the same to the bit as what is
-# bundled: the experts were worked on while it was recorded.
+# bundled: the experts were worked on while it was recorded, and robotwin's began from a policy of other tasks.
 #
 #   tools/train_pi0_tiny_suites.sh [FOLDER]
 set -euo pipefail
@@ -10,6 +10,7 @@ cd "$(dirname "$0")/.."
 out=${1:-runs/pi0-tiny-suites}
 export OMP_NUM_THREADS=1 LP_NUM_THREADS=0
 replan=.venv/bin/replan
+five=adjust_bottle,grab_roller,lift_pot,press_stapler,turn_switch
 
 record() { # NAME, then the arguments of replan collect
     "$replan" collect --out "$out/data/$1" "${@:2}"
@@ -30,9 +31,8 @@ record spatial --suite libero_spatial --episodes 14 --seed 1
 learn spatial "$out"/data/spatial/* --steps 1200 --warmup 100 --start "$out/object/policy.safetensors"
 finish spatial pi0-tiny-libero-spatial "$out"/data/spatial/*
 
-record robotwin --suite robotwin --episodes 24 --seed 1 \
-    --task click_bell,beat_block_hammer,place_container_plate,adjust_bottle,grab_roller
-learn robotwin "$out"/data/robotwin/* --model tiny-coarse --steps 1000
+record robotwin --suite robotwin --episodes 60 --seed 1 --task "$five"
+learn robotwin "$out"/data/robotwin/* --model tiny-coarse --steps 3400
 finish robotwin pi0-tiny-robotwin "$out"/data/robotwin/*
 
 # Further: the policy drives, the expert labels, and training goes on with both.
@@ -41,7 +41,6 @@ for suite in object spatial; do
     learn "$suite-second" "$out"/data/"$suite"/* "$out"/data/"$suite-dagger"/* "$out"/data/"$suite-dagger"/* \
         --steps 1200 --warmup 50 --seed 1 --start "$out/$suite/policy.safetensors"
 done
-record robotwin-dagger --suite robotwin --episodes 24 --seed 2 --policy "$out/robotwin/policy.safetensors" \
-    --task click_bell,beat_block_hammer,place_container_plate,adjust_bottle,grab_roller
+record robotwin-dagger --suite robotwin --episodes 60 --seed 2 --policy "$out/robotwin/policy.safetensors" --task "$five"
 learn robotwin-second "$out"/data/robotwin/* "$out"/data/robotwin-dagger/* \
     --steps 2000 --warmup 50 --seed 1 --start "$out/robotwin/policy.safetensors"
