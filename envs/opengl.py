@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+_KNOWN = frozenset("egl osmesa glfw on enable true 1 off disable false 0".split()) | {""}  # to MuJoCo
 chosen: str | None = None  # what choose() set, None where the user did
 
 
@@ -15,8 +16,13 @@ def choose() -> None:
 
     Without a GPU, EGL and OSMesa draw the same in software; EGL is noisy at exit, and OSMesa is no longer in every
     system.
+
+    Raises:
+        ValueError: It is set to something that MuJoCo does not know, and would fall over later.
     """
     global chosen
+    if (given := os.environ.get("MUJOCO_GL", "")).lower().strip() not in _KNOWN:
+        raise ValueError(f"MUJOCO_GL is {given!r}; set it to egl, osmesa or glfw, or not at all")
     if sys.platform == "linux" and "MUJOCO_GL" not in os.environ:
         gpu = Path("/dev/nvidiactl").exists()
         chosen = os.environ["MUJOCO_GL"] = "egl" if gpu or not ctypes.util.find_library("OSMesa") else "osmesa"

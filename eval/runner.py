@@ -116,7 +116,7 @@ def _ask_to_build(cells: dict[_Process, list[Cell]], suite: str) -> None:
             refusal = future.result()
         except Exception as error:
             why = f"{_what_happened(error)}; see `replan doctor`"
-            raise RuntimeError(f"suite {suite!r} could not be set up: {why}") from error
+            raise SuiteUnavailable(f"suite {suite!r} could not be set up: {why}") from error
         if refusal is not None:
             raise (BadInput if refusal.bad_input else RuntimeError)(refusal.text)
 

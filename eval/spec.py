@@ -180,7 +180,7 @@ def _settings(given: Any, suites: Sequence[Suite]) -> dict[str, tuple[Any, ...]]
     for name, value in given.items():
         for suite in suites:
             if name not in suite.settings:
-                raise unknown(f"setting of suite {suite.name!r}", name, suite.settings)
+                raise unknown(f"{suite.name} setting", name, suite.settings)
         items = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
         converted = tuple(_convert(name, item, suites[0].settings[name]) for item in items)
         if not converted or len(set(converted)) < len(converted):

@@ -172,9 +172,11 @@ class Libero(gymnasium.Env[dict[str, Any], np.ndarray]):
         It acts on what its actions lead to, so more than one action are found by simulating them, and undoing that.
 
         Raises:
-            ValueError: The controller is ``absolute``; the expert speaks in differences.
+            ValueError: The controller is ``absolute``, and the expert speaks in differences; or the horizon is below 1.
             NotImplementedError: The task has a goal that the expert has no skill for.
         """
+        if horizon < 1:
+            raise ValueError(f"the horizon must be at least 1 action, got {horizon}")
         if self.controller != "delta":
             raise ValueError(f"the expert gives differences, and the controller takes {self.controller!r} poses")
         simulator = self._running

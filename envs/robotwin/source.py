@@ -59,18 +59,18 @@ def open_standin() -> Opened:
     """Opens upstream's code from its wheel on the asset tree that ``replan setup robotwin`` builds.
 
     Raises:
-        SuiteUnavailable: A package, the tree or a Vulkan device is missing.
+        SuiteUnavailable: A package, the tree or a Vulkan device is missing, or a file of the tree was changed.
     """
     cache = cache_folder()
     place = build.tree(cache)
-    digest = build.digest(place)
+    digest = build.verify(place)
     vulkan.activate(cache)
     try:
         world = World(_standin(place))
     except ImportError as error:
         raise SuiteUnavailable(f"RoboTwin's task code cannot be imported ({error}); {build.MEND}") from error
     except NoRenderer as error:
-        raise SuiteUnavailable(f"SAPIEN finds no Vulkan device ({error}); {vulkan.MEND}") from None
+        raise SuiteUnavailable(f"SAPIEN finds no Vulkan device ({error}); {vulkan.mend()}") from None
     assets = f"stand-in {digest[:12]}, rasterised, point lights without shadows"
     return Opened(world, standin_tasks(), {"assets": digest, **world.versions()}, assets, cache)
 

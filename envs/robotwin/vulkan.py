@@ -73,6 +73,14 @@ def probe(icd: Path | None = None, draw: bool = False) -> str | None:
     return (run.stderr.strip().splitlines() or [f"exit status {run.returncode}"])[-1]
 
 
+def mend() -> str:
+    """Returns what to do where no device is found: a driver that the user names goes before ours."""
+    named = os.environ.get(LOADER_VARIABLE, "")
+    if gone := [name for name in named.split(os.pathsep) if name and not Path(name).is_file()]:
+        return f"{LOADER_VARIABLE} names {gone[0]}, which is not there; unset it"
+    return MEND
+
+
 def setup(cache: Path) -> str:
     """Makes sure that SAPIEN can draw: unpacks the software driver where, and only where, nothing else works.
 

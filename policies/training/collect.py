@@ -29,6 +29,10 @@ TRAINING_SEED = 1_000_000  # evaluation uses small seeds, so no training cell is
 _SEEDS, _TASKS, _EPISODES = 1_000, 1_000, 1_000  # bounds, so that every episode has a number of its own
 
 
+class ExpertFailed(RuntimeError):
+    """The expert solved no episode of a task, so there is nothing to record."""
+
+
 @dataclass(frozen=True)
 class Request:
     """One recording to make.
@@ -65,6 +69,7 @@ def collect(request: Request) -> float:
 
     Raises:
         ValueError: The seed or the number of episodes is too large to be numbered.
+        ExpertFailed: No episode could be recorded.
     """
     if not (0 <= request.seed < _SEEDS and request.index < _TASKS and 0 < request.episodes <= _EPISODES):
         raise ValueError(
@@ -87,7 +92,7 @@ def collect(request: Request) -> float:
             rows.append((picture, observation["state"], observation["instruction"], label, number))
     env.close()
     if not rows:
-        raise RuntimeError(f"the expert solved none of {request.episodes} episodes of {request.task}")
+        raise ExpertFailed(f"the expert solved none of {request.episodes} episodes of {request.task}")
     images, state, instruction, actions, index = zip(*rows, strict=True)
     Frames(
         np.stack(images),
@@ -116,7 +121,8 @@ def collect_all(requests: list[Request], workers: int) -> dict[str, float]:
     """Makes the recordings that are not there yet, in several processes; returns the success rate of each, by task.
 
     Raises:
-        ValueError: A folder holds a recording that was made with something else.
+        ValueError: A folder holds a recording that was made with something else; or the expert cannot do some of the
+            tasks, in which case the others are recorded nevertheless.
     """
     missing = [request for request in requests if not request.out.is_dir()]
     for request in requests:
@@ -126,9 +132,18 @@ def collect_all(requests: list[Request], workers: int) -> dict[str, float]:
         if changed := sorted(name for name in wanted if found.get(name) != wanted[name]):
             raise ValueError(f"{request.out} was recorded with other {', '.join(changed)}; choose another folder")
     context = multiprocessing.get_context("spawn")
+    rates: dict[str, float] = {}
+    undone: list[str] = []
     with ProcessPoolExecutor(min(workers, max(len(missing), 1)), context) as pool:
-        rates = list(tqdm(pool.map(collect, missing), total=len(missing), desc="tasks", mininterval=5.0))
-    return {request.task: rate for request, rate in zip(missing, rates, strict=True)}
+        futures = [pool.submit(collect, request) for request in missing]
+        for request, future in zip(missing, tqdm(futures, desc="tasks", mininterval=5.0), strict=True):
+            try:
+                rates[request.task] = future.result()
+            except (ExpertFailed, NotImplementedError) as error:
+                undone.append(f"{request.task}: {error}")
+    if undone:
+        raise ValueError(f"{len(rates)} tasks were recorded, and these could not be: {'; '.join(undone)}")
+    return rates
 
 
 def _origin(request: Request) -> dict[str, Any]:

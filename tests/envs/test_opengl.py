@@ -29,3 +29,11 @@ def test_what_the_user_set_is_left(monkeypatch):
     monkeypatch.setenv("MUJOCO_GL", "glfw")
     opengl.choose()
     assert os.environ["MUJOCO_GL"] == "glfw"
+
+
+def test_what_mujoco_does_not_know_is_refused_with_its_name(monkeypatch):
+    from replan.envs import opengl
+
+    monkeypatch.setenv("MUJOCO_GL", "opengl")
+    with pytest.raises(ValueError, match="MUJOCO_GL is 'opengl'; set it to egl"):
+        opengl.choose()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from replan.accel.flash.training import train_draft
 from replan.policies.checkpoint import read_header
 from replan.policies.pi0 import Pi0
 from replan.policies.policy import load_policy
+from replan.policies.training import collect as collecting
 from replan.policies.training import train as training
 from replan.policies.training.collect import Request, collect, collect_all
 from replan.policies.training.recording import Conventions, Frames
@@ -59,6 +61,23 @@ def test_a_recording_that_is_there_is_not_made_again(recording, tmp_path):
     before = (recording / "state.npy").stat().st_mtime_ns
     assert list(collect_all(requests, workers=1)) == ["dog-blue"]
     assert (recording / "state.npy").stat().st_mtime_ns == before and Frames.load(tmp_path / "blue")
+
+
+def test_a_task_that_the_expert_cannot_do_does_not_stop_the_others(monkeypatch, tmp_path):
+    done = []
+
+    def some(asked):
+        if asked.task == "dog-red":
+            raise NotImplementedError("no skill for dogs")
+        done.append(asked.task)
+        return 1.0
+
+    monkeypatch.setattr(collecting, "collect", some)
+    monkeypatch.setattr(collecting, "ProcessPoolExecutor", lambda workers, context: ThreadPoolExecutor(workers))
+    requests = [request(tmp_path / task, task=task) for task in ("dog-red", "dog-blue")]
+    with pytest.raises(ValueError, match="1 tasks were recorded, and these could not be: dog-red: no skill for dogs"):
+        collect_all(requests, workers=1)
+    assert done == ["dog-blue"]
 
 
 def test_a_recording_that_was_made_with_something_else_is_not_taken_for_this_one(recording, policy_file):
