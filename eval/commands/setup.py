@@ -44,7 +44,10 @@ def setup(name: str) -> dict[str, Any]:
         did.append(text)
         click.echo(f"setup {name}: {text}", err=True)
 
-    PREPARE[name](say)
+    try:
+        PREPARE[name](say)
+    except OSError as error:
+        raise BadInput(f"{error}; if the cache folder cannot be written, name another in REPLAN_CACHE") from error
     suite = next(suite.name for suite in SUITES.values() if family(suite) == name)
     for trial in TRIALS[name]:
         problem = attempt(trial, suite)

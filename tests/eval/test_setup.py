@@ -234,3 +234,12 @@ def test_setup_of_a_suite_that_is_set_up_changes_nothing():
     assert len(did) == 1 and did[0].endswith("requirements.lock are installed")
     assert setup._installed() == before
     assert Path(did[0].split()[3]).is_file()
+
+
+def test_a_cache_that_cannot_be_written_is_told_in_a_sentence(replan, monkeypatch):
+    def full(say):
+        raise OSError(30, "Read-only file system", "/cache/vulkan")
+
+    monkeypatch.setitem(setup.PREPARE, "conveyor", full)
+    code, _, err = replan("setup", "conveyor")
+    assert code == 2 and "'/cache/vulkan'; if the cache folder cannot be written, name another in REPLAN_CACHE" in err
