@@ -13,6 +13,7 @@ import pytest
 from replan.envs import SUITES, SuiteUnavailable
 from replan.envs.robotwin import planner, seeds, serve, vulkan
 from replan.envs.robotwin.planner import ACCELERATION, SPEED, STEP, CpuPlanner
+from replan.envs.robotwin.source import open_standin
 from replan.envs.robotwin.standin import build
 from replan.envs.robotwin.tasks import COUNT, STORED, TASKS, standin_tasks
 
@@ -80,13 +81,16 @@ def test_the_tree_means_the_same_when_it_is_built_again(built, tmp_path):
     assert build.digest(build.build(tmp_path)) == build.digest(built) == build.meaning(built)
 
 
-def test_a_changed_file_is_noticed(built, tmp_path):
-    copy = shutil.copytree(built, tmp_path / "tree")
+def test_a_changed_file_is_noticed_before_anything_is_measured(built, tmp_path, monkeypatch):
+    copy = shutil.copytree(built, build.tree(tmp_path))
     assert build.verify(copy) == build.digest(built)
     mesh = next(copy.rglob("*.glb"))
     mesh.write_bytes(mesh.read_bytes()[:-1])
     with pytest.raises(SuiteUnavailable, match=f"{mesh.name} is not what was built.*replan setup robotwin"):
         build.verify(copy)
+    monkeypatch.setenv("REPLAN_CACHE", str(tmp_path))
+    with pytest.raises(SuiteUnavailable, match=f"{mesh.name} is not what was built"):
+        open_standin()
 
 
 def test_a_tree_of_another_version_is_noticed(built, tmp_path):
