@@ -15,6 +15,7 @@ Starting the run again tries the errors again.
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import os
 import signal
@@ -61,11 +62,12 @@ def run(spec: Spec, jobs: Sequence[Job], record: Run, bench: Bench, *, progress:
         progress: Whether to show a progress bar on stderr.
 
     Raises:
-        BadInput: An environment, policy or method refuses to be built as asked.
+        BadInput: An environment, policy or method refuses to be built as asked; or another process is writing to the
+            run directory.
         RuntimeError: A worker cannot be set up for another reason.
         StoreError: The run directory holds another run.
     """
-    with Store.start(spec.out, record) as store:
+    with _alone(Path(spec.out)), Store.start(spec.out, record) as store:
         done = store.done_keys()
         batches = make_batches((job for job in jobs if job.key not in done), bench.suites())
         try:
@@ -213,6 +215,33 @@ class _Process:
 
 
 @contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Keeps a second evaluation out of the run directory (on Linux; elsewhere the store refuses equal episodes)."""
+    if sys.platform != "linux":
+        yield
+        return
+    claim = _hold(f"run-{hashlib.sha256(bytes(out.resolve())).hexdigest()}")
+    if claim is None:
+        raise BadInput(f"another evaluation is writing to {out}; wait for it, or choose another --out")
+    with claim:
+        yield
+
+
+def _hold(name: str) -> socket.socket | None:
+    """Holds a name that only one process of this machine can have; None if another one has it.
+
+    It is a name in Linux's abstract socket space: no file, and it goes when the process does, however that ends.
+    """
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        claim.bind(f"\0replan-{name}")
+    except OSError:
+        claim.close()
+        return None
+    return claim
+
+
+@contextmanager
 def _workers(spec: Spec, bench: Bench, jobs: int) -> Iterator[list[_Process]]:
     """Starts the worker processes, single-threaded and each on its own core where there are enough."""
     before = {name: os.environ.get(name) for name in THREADS}
@@ -293,17 +322,13 @@ def _claim(cores: Iterable[int]) -> socket.socket | None:
     """Keeps this process to the first core that no worker of any run on this machine has; to none where all are taken.
 
     Returns:
-        What holds the core: a name in Linux's abstract socket space, which goes when the process does.
+        What holds the core until this process ends.
     """
     for core in cores:
-        claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        try:
-            claim.bind(f"\0replan-core-{core}")
-        except OSError:
-            claim.close()
-            continue
-        os.sched_setaffinity(0, {core})
-        return claim
+        claim = _hold(f"core-{core}")
+        if claim is not None:
+            os.sched_setaffinity(0, {core})
+            return claim
     return None
 
 

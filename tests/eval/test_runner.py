@@ -329,3 +329,10 @@ def test_workers_of_evaluations_side_by_side_do_not_share_a_core(monkeypatch):
     runner._claim([1001, 1002]).close()
     second.close()
     assert kept[2:] == [{1001}]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="held by a name that only Linux has")
+def test_a_second_evaluation_of_a_run_directory_is_refused_while_the_first_one_lasts(tmp_path):
+    with runner._alone(tmp_path / "run"), pytest.raises(BadInput, match="another evaluation is writing to .*run"):
+        play(tmp_path / "run")
+    play(tmp_path / "run")
