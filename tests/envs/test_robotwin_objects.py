@@ -118,7 +118,7 @@ def opened():
 @pytest.mark.parametrize("task", PLAYED)
 def test_upstreams_expert_solves_it(opened, task):
     world = opened.world
-    scene, about = opened.scenes(task)[0]
+    scene, about = opened.scene(task, 0)
     world.reset(task, scene, about)
     assert not world.solved()
     assert world.demonstrate(every=0)
@@ -128,7 +128,7 @@ def test_upstreams_expert_solves_it(opened, task):
 def test_bowls_nest(opened):
     """Upstream's rule only asks that they are not too high; real bowls go into one another."""
     world = opened.world
-    world.reset("stack_bowls_two", *opened.scenes("stack_bowls_two")[0])
+    world.reset("stack_bowls_two", *opened.scene("stack_bowls_two", 0))
     assert world.demonstrate(every=0)
     heights = sorted(bowl.get_pose().p[2] for bowl in (world._scene.bowl1, world._scene.bowl2))
     assert 0.004 < heights[1] - heights[0] < 0.03  # the wall is 0.055 high
