@@ -219,7 +219,8 @@ class Libero(gymnasium.Env[dict[str, Any], np.ndarray]):
             name = list(self.tasks)[int(self.np_random.integers(len(self.tasks)))]
         if name not in self.tasks:
             raise ValueError(f"unknown task {name!r}; the tasks are {', '.join(self.tasks)}")
-        if not isinstance(init_state, (int, np.integer)) or not 0 <= init_state < INIT_STATES:
+        whole = isinstance(init_state, (int, np.integer)) and not isinstance(init_state, bool)
+        if not whole or not 0 <= init_state < INIT_STATES:
             raise ValueError(f"init_state must be an index in 0..{INIT_STATES - 1}, got {init_state!r}")
         return self.tasks[name], int(init_state)
 

@@ -370,6 +370,7 @@ def test_a_handed_out_image_does_not_change_later(world):
         ({"init_state": 50}, "50"),
         ({"init_state": -1}, "-1"),
         ({"init_state": 0.5}, "0.5"),
+        ({"init_state": True}, "True"),
         ({"tsk": 1}, "tsk"),
     ],
 )
