@@ -106,7 +106,7 @@ def _world(suite: str, spec: Spec, bench: Bench) -> dict[str, str]:
 
 
 def _suite_marks(suite: str, policy: str, bench: Bench) -> list[str]:
-    """Returns what the suite says about itself, its policy's card of the policy, and whether it was trained there."""
+    """Returns what the suite says about itself, what its policy's card says, and whether that was trained elsewhere."""
     marks, known = [*bench.suites()[suite].marks, *bench.marks(policy)], bench.trained_on(policy)
     if known is not None and suite not in known:
         marks.append(f"untrained suite: {policy} was trained on {', '.join(known)}, not on {suite}")

