@@ -1,18 +1,25 @@
-"""Acceleration methods: opt-in layers over one dense policy, found by name."""
+"""Acceleration methods: opt-in layers over one dense policy, found by name.
+
+Packages of other authors add methods with an entry point of the group ``replan.methods``: its name is the method's, its
+value a subclass of :class:`~replan.policies.seams.Method`.
+"""
 
 from __future__ import annotations
 
 import difflib
 import inspect
 import typing
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Any
 
-from ..policies.seams import Method, compose
+from ..policies.seams import Method, Methods
 from .dp_cache import DPCache
 from .few_step import FewStep
 from .flash.method import Flash
 
-METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Method, FewStep, Flash, DPCache)}
+GROUP = "replan.methods"
+BUILT_IN: dict[str, type[Method]] = {kind.name: kind for kind in (Method, FewStep, Flash, DPCache)}
 
 
 class UnknownMethod(ValueError):
@@ -23,25 +30,56 @@ def parse(spec: str) -> list[Method]:
     """Returns the methods that a specification names, with disjoint claims.
 
     Args:
-        spec: Names joined by ``+``, each with options after colons: ``flash:delta=0.1:refresh=4``. Tuples are written
-            with
-            slashes: ``dp_cache:keep=0/1/2``.
+        spec: Names joined by ``+``, each with options after colons: ``flash:delta=0.1:refresh=4``. Tuples are
+            written with slashes: ``dp_cache:keep=0/1/2``.
 
     Raises:
         UnknownMethod: A name or an option is unknown, or a value cannot be read.
         ValueError: A value is out of range, or two methods claim the same seam.
     """
     methods = [_one(part) for part in spec.split("+")]
-    compose(methods)
+    Methods(methods)
     return methods
+
+
+def known_methods() -> list[str]:
+    """Returns the names of all methods, those of other authors' packages included."""
+    return sorted({*BUILT_IN, *_others()})
+
+
+@cache
+def _others() -> dict[str, type[Method] | str]:
+    """Methods of other packages by name; the reason in place of one that cannot be loaded."""
+    found: dict[str, type[Method] | str] = {}
+    for entry in entry_points(group=GROUP):
+        if entry.name in BUILT_IN:
+            continue  # a built-in method is never replaced: results name it
+        try:
+            kind = entry.load()
+        except Exception as error:
+            kind = f"{entry.value} raises {type(error).__name__}: {error}"
+        if not isinstance(kind, str) and not (isinstance(kind, type) and issubclass(kind, Method)):
+            kind = f"{entry.value} is not a subclass of Method"
+        elif not isinstance(kind, str) and kind.name != entry.name:
+            kind = f"{entry.value} calls itself {kind.name!r}, and results would name it so"
+        found[entry.name] = kind
+    return found
+
+
+def _kind(name: str) -> type[Method]:
+    kind = BUILT_IN.get(name) or _others().get(name)
+    if kind is None:
+        known = known_methods()
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or known
+        raise UnknownMethod(f"unknown method {name!r}; did you mean {', '.join(near)}?")
+    if isinstance(kind, str):
+        raise UnknownMethod(f"the method {name!r} cannot be used: {kind}")
+    return kind
 
 
 def _one(part: str) -> Method:
     name, *options = part.split(":")
-    if name not in METHODS:
-        near = difflib.get_close_matches(name, METHODS, n=3, cutoff=0.4) or sorted(METHODS)
-        raise UnknownMethod(f"unknown method {name!r}; did you mean {', '.join(near)}?")
-    kind = METHODS[name]
+    kind = _kind(name)
     defaults = {key: value.default for key, value in inspect.signature(kind).parameters.items()}
     types = typing.get_type_hints(kind.__init__)
     arguments: dict[str, Any] = {}

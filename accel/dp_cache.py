@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from ..policies.flow import FlowSpec, Schedule
 from ..policies.policy import Policy
+from ..policies.round import Call
 from ..policies.seams import Method, Seam
 
-COMPUTED = (0, 1, 2, 6, 8, 9)  # of ten (rMuscle, baselines)
+COMPUTED = (0, 1, 2, 6, 8, 9)  # of ten steps, as rMuscle configures its DP-Cache baseline
 
 
 class DPCache(Method):
@@ -21,10 +22,9 @@ class DPCache(Method):
 
     name = "dp_cache"
     claims = frozenset({Seam.SCHEDULE})
-    must_move = ("predictions_reused",)
+    activity_counters = ("predictions_reused",)
 
     def __init__(self, keep: tuple[int, ...] = COMPUTED) -> None:
-        """See the class."""
         if 0 not in keep or min(keep) < 0:
             raise ValueError(f"dp_cache must compute step 0 and none before it, got keep={keep}")
         self.keep, self._reused = frozenset(keep), 0
@@ -40,7 +40,7 @@ class DPCache(Method):
         """Zeroes the counter."""
         self._reused = 0
 
-    def schedule(self, flow: FlowSpec) -> Schedule:
+    def schedule(self, call: Call, flow: FlowSpec) -> Schedule:
         """The dense times with some predictions reused."""
         dense = flow.schedule()
         computed = tuple(step in self.keep for step in range(flow.steps))

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from ..policies.flow import FlowSpec, Schedule
+from ..policies.round import Call
 from ..policies.seams import Method, Seam
+
+MOST = 1000
+"""More steps than any published sampler takes by far: a mistyped number must not keep a worker busy for hours."""
 
 
 class FewStep(Method):
@@ -13,24 +17,23 @@ class FewStep(Method):
         steps: Denoising steps; the policy's own number is exactly dense.
 
     Raises:
-        ValueError: ``steps`` is below 1.
+        ValueError: ``steps`` is not in 1..1000.
     """
 
     name = "few_step"
     claims = frozenset({Seam.SCHEDULE})
-    must_move = ("steps_saved",)
+    activity_counters = ("steps_saved",)
 
     def __init__(self, steps: int = 2) -> None:
-        """See the class."""
-        if steps < 1:
-            raise ValueError(f"few_step needs at least 1 step, got {steps}")
+        if not 1 <= steps <= MOST:
+            raise ValueError(f"few_step takes 1 to {MOST} steps, got {steps}")
         self.steps, self._saved = steps, 0
 
     def begin(self) -> None:
         """Zeroes the counter."""
         self._saved = 0
 
-    def schedule(self, flow: FlowSpec) -> Schedule:
+    def schedule(self, call: Call, flow: FlowSpec) -> Schedule:
         """Uniform times."""
         self._saved += max(flow.steps - self.steps, 0)
         return flow.schedule(self.steps)

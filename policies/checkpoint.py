@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import types
+import typing
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +16,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 FORMAT = 1
+STORED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _T = TypeVar("_T")
 
 
@@ -26,14 +29,14 @@ class Header:
     """What a checkpoint says about itself.
 
     Attributes:
-        kind: ``pi0`` or ``flash-draft``.
+        kind: Name of the family, such as ``pi0``, or of a method's own file, such as ``flash-draft``.
         config: Configuration of the module, as plain values.
         processor: The policy's conventions, as plain values; empty for a draft.
         card: How it was made and what a reader of its results must know. Two entries have a meaning: ``marks``, which
             go on every row, and ``suites``, which it was trained on; both are lists of texts.
 
     Raises:
-        CheckpointError: A part has another type.
+        CheckpointError: ``marks`` or ``suites`` is something else.
     """
 
     kind: str
@@ -42,13 +45,9 @@ class Header:
     card: dict[str, Any]
 
     def __post_init__(self) -> None:
-        """Refuses what a reader could not make sense of."""
-        for name in ("config", "processor", "card"):
-            if not isinstance(getattr(self, name), dict):
-                raise CheckpointError(f"{name} must be a table, got {getattr(self, name)!r}")
         for name in ("marks", "suites"):
             texts = self.card.get(name, [])
-            if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
+            if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
                 raise CheckpointError(f"{name} in the card must be a list of texts, got {texts!r}")
 
 
@@ -87,7 +86,7 @@ def read_header(path: Path) -> Header:
         raise CheckpointError(f"{path} is a safetensors file, but carries no replan header")
     try:
         header = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} has a damaged header ({error})") from error
     if not isinstance(header, dict) or header.pop("format", None) != FORMAT:
         raise CheckpointError(f"{path} has another checkpoint format than {FORMAT}; write it again with this version")
@@ -98,19 +97,32 @@ def read_header(path: Path) -> Header:
 
 
 def load_weights(path: Path, module: nn.Module) -> None:
-    """Copies the weights into the module, converting to its precision.
+    """Fills a module with the weights of a file, in the module's precision.
+
+    Args:
+        path: The checkpoint.
+        module: May be on the meta device, so that a file which does not fit costs no memory; it is on the CPU
+            afterwards.
 
     Raises:
-        CheckpointError: A key is missing or unknown, a shape differs, or a value is not finite.
+        CheckpointError: A key is missing or unknown, a shape differs, or a value is not a finite floating-point number.
     """
-    wanted = module.state_dict()
-    with safe_open(path, "pt") as file:
-        found = {name: file.get_tensor(name) for name in file.keys()}
-    load_strictly(found, wanted, path)
-    for name, tensor in found.items():
+    expected = module.state_dict()
+    with open_safetensors(path) as file:
+        try:
+            shapes = {name: torch.empty(file.get_slice(name).get_shape(), device="meta") for name in list(file.keys())}
+            load_strictly(shapes, expected, path)
+            state = {name: file.get_tensor(name) for name in shapes}
+        except SafetensorError as error:
+            raise CheckpointError(f"{path} cannot be read: {error}") from error
+    for name, tensor in state.items():
+        if tensor.dtype not in STORED:
+            raise CheckpointError(f"{path}: {name} is stored as {tensor.dtype}, not as a 16- to 64-bit float")
         if not torch.isfinite(tensor).all():
             raise CheckpointError(f"{path}: {name} holds values that are not finite")
-    module.load_state_dict({name: tensor.to(wanted[name].dtype) for name, tensor in found.items()})
+        # A copy, so that no parameter stays mapped to the file.
+        state[name] = tensor.to(expected[name].dtype, copy=True)
+    module.load_state_dict(state, assign=True)
 
 
 def load_strictly(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor], origin: object) -> None:
@@ -133,24 +145,74 @@ def _few(what: str, names: list[str]) -> str:
     )
 
 
-def from_plain(kind: type[_T], values: dict[str, Any]) -> _T:
-    """Rebuilds a frozen dataclass from JSON values: lists become tuples.
+def from_plain(kind: type[_T], values: Any) -> _T:
+    """Rebuilds a frozen dataclass from JSON values: lists become tuples, and every value has its field's type.
+
+    A class that has changed since checkpoints of it were written has a static method ``upgrade`` that is given the
+    values first. Ranges are the class's own business (``__post_init__``).
 
     Raises:
-        CheckpointError: A field is missing or unknown.
+        CheckpointError: A field is missing or unknown, has another type, or is out of range.
     """
-    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     if not isinstance(values, dict):
         raise CheckpointError(f"the {kind.__name__} of the checkpoint is {values!r}, not a table")
-    if names != values.keys():
-        raise CheckpointError(f"the {kind.__name__} of the checkpoint differs in {sorted(names ^ values.keys())}")
-    return kind(**{name: _tuples(value) for name, value in values.items()})
+    upgrade = getattr(kind, "upgrade", None)
+    values = upgrade(values) if upgrade else values
+    hints = typing.get_type_hints(kind)
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    if missing := sorted(names - values.keys()):
+        raise CheckpointError(f"the {kind.__name__} of the checkpoint lacks {', '.join(missing)}")
+    if unknown := sorted(values.keys() - names):
+        raise CheckpointError(
+            f"the {kind.__name__} of the checkpoint has unknown fields {', '.join(map(repr, unknown))}"
+        )
+    typed = {name: _typed(value, hints[name], f"{kind.__name__}.{name}") for name, value in values.items()}
+    try:
+        return kind(**typed)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"the {kind.__name__} of the checkpoint: {error}") from error
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+def _typed(value: Any, hint: Any, name: str) -> Any:
+    """Returns a JSON value as its annotation has it: of a plain type, a tuple, a table, or one of several."""
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any or origin is dict or hint is type(None):
+        if origin is dict and not isinstance(value, dict):
+            raise CheckpointError(f"{name} must be a table, got {value!r}")
+        if hint is type(None) and value is not None:
+            raise CheckpointError(f"{name} must be null, got {value!r}")
+        return value
+    if origin in (typing.Union, types.UnionType):
+        for part in parts:
+            try:
+                return _typed(value, part, name)
+            except CheckpointError:
+                continue
+    elif origin is tuple:
+        inner = (
+            parts[:1] * len(value)
+            if len(parts) == 2 and parts[1] is ... and isinstance(value, (list, tuple))
+            else parts
+        )
+        if isinstance(value, (list, tuple)) and len(value) == len(inner):
+            return tuple(_typed(item, part, f"{name}[{n}]") for n, (item, part) in enumerate(zip(value, inner)))  # noqa: B905
+    elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    elif isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
+        return value
+    raise CheckpointError(f"{name} must be {getattr(hint, '__name__', hint)}, got {value!r}")
+
+
+def check_sizes(sizes: dict[str, int], most: int = 1 << 20) -> None:
+    """Raises ValueError unless every size lies in 1..most; the default is four times the largest published vocabulary."""
+    if wrong := {name: value for name, value in sizes.items() if not 1 <= value <= most}:
+        raise ValueError(f"sizes must be whole numbers in 1..{most}, got {wrong}")
 
 
 def file_hash(path: Path) -> str:
-    """Returns the SHA-256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    """Returns the SHA-256 of a file, read piece by piece: published weights have several GB."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()

@@ -1,92 +1,282 @@
-"""The seven seams of a policy call, and what a method that claims some of them looks like.
+"""The method contract: what an acceleration method may replace in a round, and how several act together.
 
-A method replaces what happens at the seams it claims and leaves the rest dense. Two methods compose exactly
-when their claims are disjoint; :func:`compose` refuses any other pair and names the seam both want.
+A method replaces what happens at the seams it claims and leaves the rest dense. Two methods compose exactly when their
+claims are disjoint; :class:`Methods` refuses any other pair and names the seam that both claim.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import Enum
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import ClassVar
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from torch import Tensor, nn
 
-    from .flow import FlowSpec, Schedule
-    from .policy import Call, Policy, Proposal
+from .flow import FlowSpec, Schedule
+from .model import DENSE, ROUND_SEAMS, FlowModel, Ops, Seam, Stages
+from .policy import Policy
+from .round import FULL, Call, Proposal, Start
 
-
-class Seam(str, Enum):
-    """A place in a policy call where a method may replace the dense arithmetic."""
-
-    ROUND = "round"
-    PREFILL_ROWS = "prefill_rows"
-    PREFILL_FFN = "prefill_ffn"
-    SCHEDULE = "schedule"
-    STEP_FFN = "step_ffn"
-    STEP_ROWS = "step_rows"
-    BACKEND = "backend"
+__all__ = ["Method", "Methods", "Ops", "Seam", "Stages"]
 
 
 class Method:
     """An acceleration method. This base class claims nothing: it is the dense policy.
 
-    A subclass sets the class attributes, and overrides the hook of each seam in ``claims``. Hooks at seams that it
-    does not claim are never called.
+    A subclass sets the class attributes and overrides the hook of each seam in ``claims``. Hooks at seams that it does
+    not claim are never called; the others (``look``, ``observe_full``, ``idle``, ``end``, ``route``, and the
+    ``attended`` tap of its ops) watch, and every method may have them. A method never changes the shared model: no
+    hooks inside its modules, no compilation in place.
 
     Attributes:
         name: What users write in ``--method``.
         claims: Seams whose arithmetic the method replaces.
-        must_move: Counters each of which has to be above zero over a run; otherwise the method did nothing and
+        activity_counters: Counters each of which has to be above zero over a run; otherwise the method did nothing and
             its row is marked NOT ACTIVE.
         routes: Routes that its rounds may take.
+        requires: Type of context that the model must produce; None if any will do.
+        ordered: Whether the method learns across episodes. Its episodes then run in one fixed order in one process.
     """
 
     name: ClassVar[str] = "dense"
     claims: ClassVar[frozenset[Seam]] = frozenset()
-    must_move: ClassVar[tuple[str, ...]] = ()
-    routes: ClassVar[tuple[str, ...]] = ("full",)
+    activity_counters: ClassVar[tuple[str, ...]] = ()
+    routes: ClassVar[tuple[str, ...]] = (FULL,)
+    requires: ClassVar[type | None] = None
+    ordered: ClassVar[bool] = False
 
-    @staticmethod
-    def files(policy: Path) -> list[Path]:
-        """Returns the files that the method needs beside those of the policy at this path, such as a draft."""
+    def files(self, policy: Path) -> list[Path]:
+        """Returns the files that the method needs besides the policy at this path, such as a draft or a library.
+
+        Their contents are part of a measurement's address.
+        """
         return []
 
     def attach(self, policy: Policy) -> None:
-        """Prepares whatever depends on the policy: tables, buffers, a draft. Called once."""
+        """Prepares what depends on the policy: tables, buffers, a draft. Called once.
+
+        Raises:
+            ValueError: The method cannot work with this policy.
+        """
 
     def begin(self) -> None:
-        """Forgets the last episode. Called before the first round of each."""
+        """Forgets the last episode (an ``ordered`` method keeps what it has learned). Called before each episode."""
+
+    def end(self, success: bool) -> None:
+        """Tap: the episode is over."""
 
     def counters(self) -> dict[str, float]:
         """Returns what the method did since ``begin``, by name."""
         return {}
 
+    def look(self, call: Call) -> None:
+        """Tap: the observation has been encoded; nothing else has run."""
+
+    def observe_full(self, call: Call) -> None:
+        """Tap: the full path of this round has run; ``call.context`` and ``call.chunk`` are set."""
+
+    def idle(self, budget_ns: int) -> None:
+        """Tap: the robot moves for so many nanoseconds, and until then the accelerator is free."""
+
+    def route(self, call: Call) -> str | None:
+        """Returns the name of what the method made of the full path, or None if it has none to give.
+
+        At most one method may answer in a round.
+        """
+        return None
+
     def propose(self, call: Call) -> Proposal | None:
         """ROUND: a chunk that makes the full path unnecessary, or None to let the full path run."""
         raise NotImplementedError
 
-    def schedule(self, flow: FlowSpec) -> Schedule:
-        """SCHEDULE: the times at which the flow is integrated, and which of their predictions are computed."""
+    def init(self, call: Call, flow: FlowSpec) -> Start | None:
+        """INIT: where denoising starts; None is the noise."""
         raise NotImplementedError
 
-    def observe_full(self, call: Call) -> None:
-        """Tap: the full path of this call has run; ``call.context`` and ``call.chunk`` are set."""
+    def schedule(self, call: Call, flow: FlowSpec) -> Schedule:
+        """SCHEDULE: the times at which the flow is integrated, and which of their predictions are computed or given."""
+        raise NotImplementedError
+
+    def prediction(self, call: Call, x: Tensor, time: float, prediction: Tensor) -> Tensor:
+        """PREDICTION: what the integrator uses in place of a prediction [1, H, A] at x and a flow time."""
+        raise NotImplementedError
+
+    def prefill_ops(self) -> Ops:
+        """PREFILL_ROWS, PREFILL_FFN: answers to the prefill's walk. Asked once, after ``attach``."""
+        return DENSE
+
+    def step_ops(self) -> Ops:
+        """STEP_ROWS, STEP_FFN: answers to the walk of each denoising step. Asked once, after ``attach``."""
+        return DENSE
+
+    def stages(self, model: FlowModel, prefill_ops: Ops, step_ops: Ops) -> Stages:
+        """BACKEND: the model's stages as callables that run in another way. Asked once, after ``attach``.
+
+        Args:
+            model: The shared model, which stays as it is.
+            prefill_ops: The ops that every prefill of this agent will be given.
+            step_ops: The ops that every step of this agent will be given, but for verification, which has dense ones.
+        """
+        raise NotImplementedError
 
 
-def compose(methods: Iterable[Method]) -> dict[Seam, Method]:
-    """Returns the method that owns each claimed seam.
+class Methods:
+    """Methods that act together, composed once.
+
+    Args:
+        methods: Methods with disjoint claims; none is dense.
 
     Raises:
         ValueError: Two methods claim the same seam.
     """
-    owner: dict[Seam, Method] = {}
-    for method in methods:
-        for seam in sorted(method.claims):
-            if seam in owner:
+
+    def __init__(self, methods: Iterable[Method] = ()) -> None:
+        self.all = tuple(methods)
+        self.owner: dict[Seam, Method] = {}
+        for method in self.all:
+            for seam in sorted(method.claims):
+                if seam in self.owner:
+                    raise ValueError(
+                        f"{self.owner[seam].name!r} and {method.name!r} cannot be combined: both replace the "
+                        f"{seam.value!r} seam"
+                    )
+                self.owner[seam] = method
+        self.prefill_ops: Ops = DENSE
+        self.step_ops: Ops = DENSE
+        self.stages: Stages | None = None
+
+    def attach(self, policy: Policy) -> None:
+        """Attaches every method to the policy, and composes their ops and stages.
+
+        Raises:
+            ValueError: A claimed seam is not offered by the policy's model, a method requires another kind of context,
+                or a method refuses the policy.
+        """
+        model = policy.model
+        for seam, method in self.owner.items():
+            if seam not in ROUND_SEAMS | model.seams:
                 raise ValueError(
-                    f"{owner[seam].name!r} and {method.name!r} cannot be combined: both replace the {seam.value!r} seam"
+                    f"{method.name!r} replaces the {seam.value!r} seam, which {policy.name} does not offer: its model "
+                    f"({type(model).__name__}) has {', '.join(sorted(s.value for s in model.seams)) or 'none inside'}"
                 )
-            owner[seam] = method
-    return owner
+        for method in self.all:
+            if method.requires is not None and not issubclass(model.context, method.requires):
+                raise ValueError(
+                    f"{method.name!r} requires a context of the kind {method.requires.__name__}, and the model of "
+                    f"{policy.name} produces a {model.context.__name__}"
+                )
+            method.attach(policy)
+        self.prefill_ops = self._join(Seam.PREFILL_ROWS, Seam.PREFILL_FFN, [m.prefill_ops() for m in self.all])
+        self.step_ops = self._join(Seam.STEP_ROWS, Seam.STEP_FFN, [m.step_ops() for m in self.all])
+        backend = self.owner.get(Seam.BACKEND)
+        self.stages = backend.stages(model, self.prefill_ops, self.step_ops) if backend else model.stages()
+
+    def begin(self) -> None:
+        """Starts an episode."""
+        for method in self.all:
+            method.begin()
+
+    def end(self, success: bool) -> None:
+        """Ends an episode."""
+        for method in self.all:
+            method.end(success)
+
+    def idle(self, budget_ns: int) -> None:
+        """Offers time in which the accelerator is free."""
+        for method in self.all:
+            method.idle(budget_ns)
+
+    def counters(self) -> dict[str, float]:
+        """Returns what the methods did since ``begin``."""
+        return {name: value for method in self.all for name, value in method.counters().items()}
+
+    def look(self, call: Call) -> None:
+        """Shows every method the encoded observation."""
+        for method in self.all:
+            method.look(call)
+
+    def observe_full(self, call: Call) -> None:
+        """Shows every method the result of the full path."""
+        for method in self.all:
+            method.observe_full(call)
+
+    def propose(self, call: Call) -> Proposal | None:
+        """ROUND."""
+        return self.owner[Seam.ROUND].propose(call) if Seam.ROUND in self.owner else None
+
+    def schedule(self, call: Call, flow: FlowSpec) -> Schedule:
+        """SCHEDULE."""
+        return self.owner[Seam.SCHEDULE].schedule(call, flow) if Seam.SCHEDULE in self.owner else flow.schedule()
+
+    def start(self, call: Call, flow: FlowSpec) -> Start | None:
+        """INIT; None is the noise."""
+        return self.owner[Seam.INIT].init(call, flow) if Seam.INIT in self.owner else None
+
+    def prediction(self, call: Call, x: Tensor, time: float, prediction: Tensor) -> Tensor:
+        """PREDICTION."""
+        if Seam.PREDICTION not in self.owner:
+            return prediction
+        return self.owner[Seam.PREDICTION].prediction(call, x, time, prediction)
+
+    def route(self, call: Call) -> str:
+        """Returns the route of a round that took the full path.
+
+        Raises:
+            RuntimeError: Two methods want to name it, or one gives a name that it does not declare.
+        """
+        answers = [(method, route) for method in self.all if (route := method.route(call)) is not None]
+        if len(answers) > 1:
+            names = ", ".join(f"{method.name} says {route!r}" for method, route in answers)
+            raise RuntimeError(f"at most one method may name the route of a round: {names}")
+        return self.declared(answers[0][1]) if answers else FULL
+
+    def declared(self, route: str) -> str:
+        """Returns a route that some method declares.
+
+        Raises:
+            RuntimeError: None does, so that no latency profile could have been checked against it.
+        """
+        if route not in {FULL, *(each for method in self.all for each in method.routes)}:
+            raise RuntimeError(f"no method declares the route {route!r} in its `routes`")
+        return route
+
+    def _join(self, rows: Seam, ffn: Seam, each: list[Ops]) -> Ops:
+        """Returns one Ops that asks the seams' owners, and shows every method's tap what is attended to."""
+        by_method = dict(zip(self.all, each, strict=True))
+        owners = [by_method[self.owner[seam]] if seam in self.owner else DENSE for seam in (rows, ffn)]
+        taps = [ops for ops in each if type(ops).attended is not Ops.attended]
+        if not taps and all(ops is DENSE for ops in owners):
+            return DENSE
+        return _Joined(*owners, taps)
+
+
+class _Joined(Ops):
+    """The ops of several methods as one."""
+
+    def __init__(self, rows: Ops, ffn: Ops, taps: list[Ops]) -> None:
+        self._rows, self._ffn, self._taps = rows, ffn, taps
+        self._every = list({id(ops): ops for ops in (rows, ffn, *taps)}.values())
+
+    def start(self, call: Call) -> None:
+        for ops in self._every:
+            ops.start(call)
+
+    def at(self, step: int) -> None:
+        for ops in self._every:
+            ops.at(step)
+
+    def rows(self, layer: int, x: Tensor) -> Tensor | None:
+        return self._rows.rows(layer, x)
+
+    def keys_values(self, layer: int, k: Tensor, v: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
+        return self._rows.keys_values(layer, k, v, rows)
+
+    def ffn(self, layer: int, x: Tensor, ffn: nn.Module, rows: Tensor | None) -> Tensor:
+        return self._ffn.ffn(layer, x, ffn, rows)
+
+    def scatter(self, layer: int, x: Tensor, computed: Tensor, rows: Tensor) -> Tensor:
+        return self._rows.scatter(layer, x, computed, rows)
+
+    def attended(self, layer: int, q: Tensor, k: Tensor) -> None:
+        for ops in self._taps:
+            ops.attended(layer, q, k)

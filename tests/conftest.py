@@ -11,15 +11,14 @@ import pytest
 import replan.envs  # noqa: F401 - chooses an OpenGL before MuJoCo is imported
 import torch
 from replan.policies import checkpoint
-from replan.policies.pi0 import TINY, Pi0
+from replan.policies.pi0 import TINY, Pi0, Pi0Processor
 from replan.policies.policy import load_policy
-from replan.policies.processor import Processor
 
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start
 
 CONFIG = replace(TINY, vision_depth=1, depth=3, width=64, mlp=96, expert_width=48, expert_mlp=96)
-PROCESSOR = Processor(
+PROCESSOR = Pi0Processor(
     cameras=("third", "wrist"),
     image_size=64,
     words=("<pad>", "bin", "blue", "dog", "hairbrush", "in", "put", "red", "the", "toy"),
@@ -28,13 +27,13 @@ PROCESSOR = Processor(
     state_std=(2.0,) * 11,
     action_mean=(0.0, 0.1, -0.1, 0.0, 0.0, 0.0, -0.2),
     action_std=(0.5, 0.4, 0.3, 1.0, 1.0, 0.2, 0.9),
-    gripper=6,
+    gripper=(6,),
     replan=10,
 )
 
 
 def write_random_policy(path: Path, seed: int = 0) -> Path:
-    """Every parameter is drawn, so that nothing hides behind a zero or a one."""
+    """Every parameter is sampled, so that nothing hides behind a zero or a one."""
     model, generator = Pi0(CONFIG), torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -2,16 +2,57 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ...policies import checkpoint
-from ...policies.pi0 import GemmaLayer, Pi0, Pi0Config, Prefix, RMSNorm, rope_table
+from ...policies.gemma import GemmaLayer, RMSNorm, rope_table
+from ...policies.model import Prefix
 
 KIND = "flash-draft"
+
+
+@dataclass(frozen=True)
+class DraftConfig:
+    """Dimensions of a draft: those of the policy's VLM layers, and of its states and chunks.
+
+    Attributes:
+        width: Width of the VLM.
+        mlp: FFN neurons of the VLM.
+        heads: Query heads of the VLM.
+        head_dim: Width of a head.
+        state_dim: Robot state width.
+        action_dim: Action width.
+        horizon: Actions in a chunk.
+
+    Raises:
+        ValueError: A dimension is out of range.
+    """
+
+    width: int
+    mlp: int
+    heads: int
+    head_dim: int
+    state_dim: int
+    action_dim: int
+    horizon: int
+
+    def __post_init__(self) -> None:
+        checkpoint.check_sizes(asdict(self))
+
+    @staticmethod
+    def upgrade(values: dict[str, Any]) -> dict[str, Any]:
+        """Returns the draft's dimensions from a header; the first drafts were written with all of their policy's."""
+        return {field.name: values[field.name] for field in fields(DraftConfig) if field.name in values}
+
+    @staticmethod
+    def of(config: Any) -> DraftConfig:
+        """Returns the dimensions of a draft for a policy with a PaliGemma prefix, from its model's configuration."""
+        return DraftConfig(**{field.name: getattr(config, field.name) for field in fields(DraftConfig)})
 
 
 class Draft(nn.Module):
@@ -21,12 +62,12 @@ class Draft(nn.Module):
     contribute keys and values and nothing else is computed for them, which is exact for a single block.
 
     Args:
-        config: The policy's dimensions.
+        config: Dimensions.
     """
 
-    def __init__(self, config: Pi0Config) -> None:
-        """Builds the block; :meth:`start_from` copies the VLM's first layer into it."""
+    def __init__(self, config: DraftConfig) -> None:
         super().__init__()
+        self.config = config
         self.layer = GemmaLayer(config.width, config.mlp, config.heads, config.head_dim)
         self.state_in = nn.Linear(config.state_dim, config.width)
         self.queries = nn.Parameter(torch.zeros(config.horizon, config.width))
@@ -34,9 +75,12 @@ class Draft(nn.Module):
         self.head = nn.Linear(config.width, config.action_dim)
         self.head_dim = config.head_dim
 
-    def start_from(self, model: Pi0, generator: torch.Generator) -> None:
-        """Copies VLM layer 0 and draws the rest."""
-        self.layer.load_state_dict(model.vlm[0].state_dict())
+    def start_from(self, layer: nn.Module, generator: torch.Generator) -> None:
+        """Copies the VLM's first layer and samples the rest.
+
+        The scales keep what enters the block at unit variance, and what leaves it near zero.
+        """
+        self.layer.load_state_dict(layer.state_dict())
         with torch.no_grad():
             self.queries.normal_(0, 1, generator=generator)
             self.state_in.weight.normal_(0, self.state_in.in_features**-0.5, generator=generator)
@@ -71,17 +115,17 @@ class Draft(nn.Module):
 
 
 def draft_path(policy: Path) -> Path:
-    """Returns where the draft of a policy lies: beside it."""
+    """Returns where the draft of a policy lies: next to it."""
     return policy.with_name(f"{policy.stem}.flash-draft.safetensors")
 
 
-def save_draft(path: Path, draft: Draft, config: Pi0Config, card: dict[str, object], policy: Path) -> None:
+def save_draft(path: Path, draft: Draft, card: dict[str, object], policy: Path) -> None:
     """Writes a draft, tied to the policy's file by its hash."""
     card = {**card, "policy_sha256": checkpoint.file_hash(policy)}
-    checkpoint.save(path, checkpoint.Header(KIND, asdict(config), {}, card), draft)
+    checkpoint.save(path, checkpoint.Header(KIND, asdict(draft.config), {}, card), draft)
 
 
-def load_draft(path: Path, config: Pi0Config, policy: Path) -> Draft:
+def load_draft(path: Path, policy: Path) -> Draft:
     """Loads the draft that was trained for exactly this policy.
 
     Raises:
@@ -92,8 +136,13 @@ def load_draft(path: Path, config: Pi0Config, policy: Path) -> Draft:
         raise checkpoint.CheckpointError(f"{path} holds a {header.kind!r}, not a FLASH draft")
     if header.card.get("policy_sha256") != checkpoint.file_hash(policy):
         raise checkpoint.CheckpointError(
-            f"the draft {path} was trained for other weights than {policy}: replan train-draft"
+            f"the draft {path} was trained for other weights than {policy}; train it again with replan train-draft"
         )
-    draft = Draft(config)
+    try:
+        config = checkpoint.from_plain(DraftConfig, header.config)
+    except checkpoint.CheckpointError as error:
+        raise checkpoint.CheckpointError(f"{path}: {error}") from error
+    with torch.device("meta"):
+        draft = Draft(config)
     checkpoint.load_weights(path, draft)
     return draft.requires_grad_(False).eval()

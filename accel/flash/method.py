@@ -9,14 +9,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...policies.pi0 import Context, Inputs
-from ...policies.policy import Call, Policy, Proposal
+from ...policies.model import DENSE, Context, Inputs
+from ...policies.policy import Policy
+from ...policies.round import Call, Proposal
 from ...policies.seams import Method, Seam
 from .draft import Draft, draft_path, load_draft
 
 
 class Verdict(NamedTuple):
-    """What verification found.
+    """The result of verification.
 
     Attributes:
         distance: [K, H] distance of the draft to each reconstructed endpoint, RMS over the continuous channels.
@@ -50,7 +51,7 @@ class Flash(Method):
 
     name = "flash"
     claims = frozenset({Seam.ROUND})
-    must_move = ("flash_rounds",)
+    activity_counters = ("flash_rounds",)
     routes = ("full", "flash", "fallback")
 
     def __init__(
@@ -63,7 +64,6 @@ class Flash(Method):
         blind: float = 0.25,
         reject: str = "now",
     ) -> None:
-        """See the class."""
         if not delta >= 0:
             raise ValueError(f"delta must be at least 0, got {delta}")
         if not tau or not all(0 <= point < 1 for point in tau):
@@ -77,18 +77,15 @@ class Flash(Method):
         self.draft: Draft | None = None
         self.begin()
 
-    @staticmethod
-    def files(policy: Path) -> list[Path]:
+    def files(self, policy: Path) -> list[Path]:
         """The draft."""
         return [draft_path(policy)]
 
     def attach(self, policy: Policy) -> None:
         """Loads the draft that lies beside the policy."""
         self._policy = policy
-        weight = policy.model.action_in.weight
-        self.draft = load_draft(draft_path(policy.path), policy.model.config, policy.path).to(
-            weight.device, weight.dtype
-        )
+        model = policy.model
+        self.draft = load_draft(draft_path(policy.path), policy.path).to(model.device, model.dtype)
 
     def begin(self) -> None:
         """Forgets context and counters."""
@@ -111,14 +108,14 @@ class Flash(Method):
         self._count["drafted"] += 1
         if self._switches(call, chunk):
             self._count["gripper_fallbacks"] += 1  # no verification could save it, so none is paid for
-            return Proposal(chunk, length=0, accepted=0)
+            return Proposal(chunk, length=0, route="fallback")
         with call.stage("verify"):
             verdict = self.verify(call, chunk)
             accepted = accepted_prefix(verdict.distance[:, : call.window], self.delta)
         call.extra["distance"] = float(verdict.distance[:, : call.window].max())
         if self._switches(call, verdict.endpoints):
             self._count["gripper_fallbacks"] += 1
-            return Proposal(chunk, length=0, accepted=0)
+            return Proposal(chunk, length=0, route="fallback", accepted=0, drafted=call.window)
         if accepted == 0:
             self._count["rejected"] += 1
             self._owed = self.reject == "next"
@@ -127,7 +124,7 @@ class Flash(Method):
             self._since_full += 1
             self._count["flash_rounds"] += 1
             self._count["accepted_actions"] += accepted
-        return Proposal(chunk, length, accepted)
+        return Proposal(chunk, length, "flash" if length else "fallback", accepted, call.window)
 
     def verify(self, call: Call, chunk: Tensor) -> Verdict:
         """Reconstructs the endpoint from every verification point, as one batch (algorithm 1).
@@ -138,11 +135,11 @@ class Flash(Method):
         """
         model, processor = self._policy.model, self._policy.processor
         assert self._context is not None
-        context = model.see_state(self._context, call.inputs.state).expand(len(self.tau))
+        context = call.stages.condition(self._context, call.inputs).expand(len(self.tau))
         times = torch.tensor([model.flow.time(point) for point in self.tau], device=chunk.device)
         column = times[:, None, None]
         x = model.flow.mix(chunk, call.noise, column)
-        endpoints = model.flow.endpoint(x, model.step(x, times, context), column)
+        endpoints = model.flow.endpoint(x, call.stages.step(x, times, context, DENSE), column)
         distance = (endpoints - chunk)[..., processor.continuous].square().mean(-1).sqrt()
         return Verdict(distance, endpoints)
 
@@ -158,7 +155,7 @@ class Flash(Method):
         return dict(self._count)
 
     def _unusable(self, call: Call) -> str | None:
-        """Says why the kept context may not be reused, or None."""
+        """Returns the counter of the reason why the kept context may not be reused, or None."""
         if self._context is None:
             return "first"
         if self._owed:
@@ -178,7 +175,9 @@ class Flash(Method):
         if not self.gripper:
             return False
         closed = chunks[:, : call.window, list(self._policy.processor.gripper)] > 0  # [K, W, G]
-        first = closed[:1, :1] if call.last_gripper is None else call.last_gripper.to(chunks.device) > 0
+        first = closed[:1, :1]
+        if len(call.executed):
+            first = self._policy.processor.normalise_gripper(call.executed[-1]).to(chunks.device) > 0
         return bool((closed != first).any())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,10 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
 
-from ...policies.pi0 import Prefix
-from ...policies.policy import Call, Policy, full_path, load_policy
-from ...policies.training.train import Dataset
-from .draft import Draft, draft_path, save_draft
+from ...policies.call import dense
+from ...policies.model import Prefix
+from ...policies.policy import load_policy
+from ...policies.training.dataset import Dataset
+from .draft import Draft, DraftConfig, draft_path, save_draft
 
 PREFIX_STEPS = 16  # longest sampled prefix
 PREFIX_DECAY = 0.9
@@ -39,22 +41,27 @@ def train_draft(
     Args:
         policy_file: The frozen policy.
         folders: Recordings whose observations are used; their labels are not.
-        out: Where to write; beside the policy if None.
+        out: Where to write; next to the policy if None.
         epochs: Passes over the frames.
-        batch: Frames a step.
+        batch: Frames per step.
         rate: Peak learning rate: one epoch of warm-up, then a cosine.
-        frames: Frames at most, drawn from the recordings.
-        seed: Seeds the draw, the teacher's noise and the order.
+        frames: Largest number of frames, sampled from the recordings.
+        seed: Seeds the choice of frames, the teacher's noise and the order.
+
+    Raises:
+        ValueError: The policy belongs to a family that has no training of drafts.
     """
     torch.set_num_threads(1)
     policy = load_policy(policy_file)
+    model: Any = policy.model  # of PaliGemma's kind, which the types of all families do not say
+    processor = policy.processor
     rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
-    train = _Targets(policy, Dataset(folders, policy.processor, held_out=False), frames, rng, generator)
-    check = _Targets(
-        policy, Dataset(folders, policy.processor, held_out=True), max(frames // 20, batch), rng, generator
-    )
-    draft = Draft(policy.model.config)
-    draft.start_from(policy.model, generator)
+    if not hasattr(model, "vlm"):
+        raise ValueError(f"a draft starts from a PaliGemma layer, and the model of {policy_file} has none")
+    train = _Targets(model, Dataset(folders, processor, held_out=False), frames, rng, generator)
+    check = _Targets(model, Dataset(folders, processor, held_out=True), max(frames // 20, batch), rng, generator)
+    draft = Draft(DraftConfig.of(model.config))
+    draft.start_from(model.vlm[0], generator)
     optimizer = torch.optim.AdamW(draft.parameters(), rate, weight_decay=0.01)
     steps_per_epoch = math.ceil(len(train) / batch)
     best, best_state = math.inf, copy.deepcopy(draft.state_dict())
@@ -70,13 +77,13 @@ def train_draft(
             loss.backward()
             torch.nn.utils.clip_grad_norm_(draft.parameters(), 1.0)
             optimizer.step()
-        error = _rms(draft, check, policy.processor.replan, policy.processor.continuous)
+        error = _rms(draft, check, processor.replan, processor.continuous)
         bar.set_postfix(rms=f"{error:.4f}")
         if error < best:
             best, best_state = error, copy.deepcopy(draft.state_dict())
     draft.load_state_dict(best_state)
     card = {"validation_rms": best, "frames": len(train), "epochs": epochs, "rate": rate, "batch": batch, "seed": seed}
-    save_draft(out or draft_path(policy_file), draft, policy.model.config, card, policy_file)
+    save_draft(out or draft_path(policy_file), draft, card, policy_file)
     return best
 
 
@@ -86,7 +93,7 @@ def draft_loss(chunk: Tensor, target: Tensor, generator: torch.Generator) -> Ten
     Args:
         chunk: [B, H, A] draft.
         target: [B, H, A] teacher.
-        generator: Draws the prefix lengths.
+        generator: Samples the prefix lengths.
     """
     batch, horizon, _ = target.shape
     length = torch.randint(1, min(PREFIX_STEPS, horizon) + 1, (batch, 1), generator=generator)
@@ -100,18 +107,17 @@ class _Targets:
     """Prefix embeddings and teacher chunks of some frames, computed once: both are frozen."""
 
     def __init__(
-        self, policy: Policy, data: Dataset, frames: int, rng: np.random.Generator, generator: torch.Generator
+        self, model: Any, data: Dataset, frames: int, rng: np.random.Generator, generator: torch.Generator
     ) -> None:
         index = rng.permutation(len(data))[:frames]
         embeddings, masks, states, chunks, self.visual = [], [], [], [], 0
-        model, config = policy.model, policy.model.config
         with torch.inference_mode():
             for part in tqdm(np.array_split(index, math.ceil(len(index) / 64)), desc="teacher", mininterval=5):
                 inputs, _ = data.batch(part)
                 # All text tokens are kept, so that batches of different instructions stack.
                 prefix = model.encode(inputs, drop=False)
-                noise = torch.randn((len(part), config.horizon, config.action_dim), generator=generator)
-                chunks.append(full_path(policy, Call(inputs, prefix, noise, 0, None, policy.processor.replan)))
+                noise = torch.randn((len(part), *model.noise_shape), generator=generator)
+                chunks.append(dense(model, prefix, inputs, noise))
                 embeddings.append(prefix.embeddings.half())
                 masks.append(_whole_mask(prefix))
                 states.append(inputs.state)

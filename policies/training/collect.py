@@ -20,8 +20,10 @@ import torch
 from tqdm import tqdm
 
 from ..checkpoint import file_hash
-from ..policy import call_policy, load_policy
-from ..processor import views
+from ..call import call_policy
+from ..policy import load_policy
+from ..processing import views
+from ..seams import Methods
 from .drivers import EPISODES, Driver
 from .recording import ORIGIN, Conventions, Frames
 
@@ -108,11 +110,10 @@ def collect(request: Request) -> float:
 def _policy_driver(path: Path, seed: int) -> Driver:
     """Returns a dense policy as a driver, with its own stream of noise."""
     policy, generator = load_policy(path), torch.Generator().manual_seed(seed)
-    config = policy.model.config
 
     def drive(observation: dict[str, Any]) -> np.ndarray:
-        noise = torch.randn((1, config.horizon, config.action_dim), generator=generator)
-        return policy.processor.actions(call_policy(policy, (), observation, noise).chunk[0], observation["state"])
+        noise = torch.randn((1, *policy.model.noise_shape), generator=generator)
+        return policy.processor.actions(call_policy(policy, Methods(), observation, noise).chunk[0], observation["state"])
 
     return drive
 

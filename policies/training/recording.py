@@ -1,4 +1,4 @@
-"""What a recording is: labelled frames in a folder, with the conventions of the suite that they come from."""
+"""Recordings: labelled frames in a folder, with the conventions of the suite that they come from."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ ARRAYS = ("images", "state", "instruction", "actions", "episode")
 
 @dataclass(frozen=True)
 class Conventions:
-    """What training has to know about a suite.
+    """What training needs to know about a suite.
 
     Attributes:
         suite: Its name.
         cameras: Observation keys of the views, in the model's order.
-        gripper: Gripper channels of the action, one an arm.
+        gripper: Gripper channels of the action, one per arm.
         relative: Whether actions are absolute joint positions in the state's order, so that a policy does better to
             predict differences.
         image_size: Side in pixels that the views were scaled to.
-        open_language: Whether an evaluation uses sentences that no recording holds.
+        open_language: Whether an evaluation uses instructions that no recording contains.
     """
 
     suite: str
@@ -35,6 +35,11 @@ class Conventions:
     relative: bool
     image_size: int
     open_language: bool = False
+
+    @staticmethod
+    def upgrade(values: dict[str, Any]) -> dict[str, Any]:
+        """Returns the plain values of a recording that was made before ``open_language`` existed."""
+        return {"open_language": False, **values}
 
 
 @dataclass
@@ -58,7 +63,7 @@ class Frames:
     conventions: Conventions
 
     def save(self, path: Path, origin: dict[str, Any]) -> None:
-        """Writes the arrays uncompressed, one file each, so that training can map the images into memory.
+        """Writes the arrays uncompressed, one file per array, so that training can map the images into memory.
 
         The folder appears under its name when it is whole.
 
@@ -82,6 +87,6 @@ class Frames:
             FileNotFoundError: A file is missing.
         """
         plain = json.loads((path / "conventions.json").read_text())
-        conventions = from_plain(Conventions, {"open_language": False, **plain})
+        conventions = from_plain(Conventions, plain)
         arrays = {name: np.load(path / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
         return Frames(**arrays, conventions=conventions)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,15 +23,16 @@ from torch.multiprocessing.spawn import spawn
 from tqdm import tqdm
 
 from .. import checkpoint
-from ..pi0 import TINY, TINY_COARSE, Inputs, Pi0, Pi0Config
-from ..processor import UNKNOWN, Processor, split_words
-from .recording import Conventions, Frames
+from ..model import Inputs
+from ..pi0 import TINY, TINY_COARSE, Pi0, Pi0Config, Pi0Processor
+from ..policy import IN_FOLDER
+from .dataset import Dataset, learn_words
+from .recording import Frames
 
 STATE = "state.safetensors"
 MODELS = {"tiny": TINY, "tiny-coarse": TINY_COARSE}
 KEEP_EVERY = 500  # steps
-LONGER = 8  # words that an instruction may have beyond the longest of the recordings
-_BRANCHES = 2  # noise and time draws for each encoded prefix: the prefix is most of the work
+_BRANCHES = 2  # samples of noise and time for each encoded prefix: the prefix is most of the work
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ class Recipe:
 
     Attributes:
         steps: Optimiser steps in all.
-        batch: Frames a step, over both processes.
+        batch: Frames per step, over all processes.
         rate: Peak learning rate, reached after ``warmup`` steps and decayed linearly to zero.
         warmup: Steps of linear warm-up.
         average: Decay of the exponential moving average of the weights.
         seed: Seeds initial weights, batches and noise.
         model: A key of ``MODELS``, where training starts afresh.
-        shift: Pixels by which each picture is moved at random, up to so many each way: few demonstrations are learnt by
-            heart otherwise (Kostrikov et al., "Image Augmentation Is All You Need", 2020).
+        shift: Largest random shift of each image, in pixels each way. Without it, training overfits few demonstrations
+            (Kostrikov et al., "Image Augmentation Is All You Need", 2020).
     """
 
     steps: int
@@ -61,118 +61,7 @@ class Recipe:
     shift: int = 0
 
 
-class Dataset:
-    """Frames of several folders as one sequence; the images stay mapped uint8."""
-
-    def __init__(
-        self, folders: list[Path], processor: Processor | None, held_out: bool, known: tuple[str, ...] = ("<pad>",)
-    ) -> None:
-        """Keeps the training or the held-out (every 50th, from the first) episodes of each folder.
-
-        Args:
-            folders: Recordings.
-            processor: Conventions of the policy; None measures them here.
-            held_out: Which of the two to keep.
-            known: Vocabulary to begin with, where conventions are measured.
-        """
-        parts = [Frames.load(folder) for folder in folders]
-        ranks = [np.unique(part.episode, return_inverse=True)[1] for part in parts]
-        keep = [np.flatnonzero((rank % 50 == 0) == held_out) for rank in ranks]
-        self.images = [part.images for part in parts]
-        self.where = np.concatenate([np.stack([np.full(len(k), n), k], 1) for n, k in enumerate(keep)])
-        self.state = torch.from_numpy(np.concatenate([part.state[k] for part, k in zip(parts, keep, strict=True)]))
-        actions = np.concatenate([part.actions[k] for part, k in zip(parts, keep, strict=True)])
-        self.actions = torch.from_numpy(actions.astype(np.float32))
-        text = np.concatenate([part.instruction[k] for part, k in zip(parts, keep, strict=True)])
-        self.suites = sorted({part.conventions.suite for part in parts})
-        self.processor = processor or self._statistics(parts[0].conventions, folders, known)
-        tokens = {sentence: self.processor.tokenize(sentence) for sentence in map(str, np.unique(text))}
-        self.tokens = torch.tensor([tokens[str(instruction)] for instruction in text])
-        self.actions = self.processor.normalise_actions(self.actions, self.state[:, None])
-        self.state = self.processor.normalise_state(self.state)
-
-    def _statistics(self, conventions: Conventions, folders: list[Path], known: tuple[str, ...]) -> Processor:
-        """Standardisation measured on a training set, with the vocabulary of all its recordings."""
-        words, longest = vocabulary(folders)
-        if conventions.open_language and UNKNOWN not in known:
-            known = (*known, UNKNOWN)
-        known = (*known, *(word for word in words if word not in known))
-        if len(known) > TINY.vocab:
-            if not conventions.open_language:
-                raise ValueError(f"the policy's vocabulary has {TINY.vocab} words at most, and needs {len(known)}")
-            known = known[: TINY.vocab]  # the commonest; the others are read as one
-        state_std = self.state.std(0).clamp_min(1e-3)
-        count = self.actions.shape[-1]
-        plain = Processor(
-            cameras=conventions.cameras,
-            image_size=conventions.image_size,
-            words=known,
-            max_tokens=longest + LONGER,
-            state_mean=tuple(self.state.mean(0).tolist()),
-            state_std=tuple(state_std.tolist()),
-            action_mean=(0.0,) * count,
-            action_std=(1.0,) * count,
-            gripper=conventions.gripper,
-            replan=10,
-            relative=conventions.relative,
-        )
-        actions = plain.normalise_actions(self.actions, self.state[:, None]).flatten(0, 1)
-        action_std = actions.std(0)
-        action_std[action_std < 1e-3] = 1.0  # a channel that the expert never moves
-        return replace(plain, action_mean=tuple(actions.mean(0).tolist()), action_std=tuple(action_std.tolist()))
-
-    def __len__(self) -> int:
-        """Number of frames."""
-        return len(self.where)
-
-    def batch(self, index: np.ndarray, shift: int = 0, rng: np.random.Generator | None = None) -> tuple[Inputs, Tensor]:
-        """Returns the inputs and the normalised chunks [B, H, A] of some frames, their pictures shifted at random."""
-        images = np.stack([self.images[part][row] for part, row in self.where[index]])
-        if shift and rng is not None:
-            images = shifted(images, shift, rng)
-        tokens = self.tokens[index]
-        inputs = Inputs(self.processor.pixels(torch.from_numpy(images)), tokens, tokens != 0, self.state[index])
-        return inputs, self.actions[index]
-
-
-def shifted(images: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
-    """Moves every picture of [B, V, S, S, 3] by up to ``most`` pixels each way; its border is repeated."""
-    wide = np.pad(images, ((0, 0), (0, 0), (most, most), (most, most), (0, 0)), mode="edge")
-    result = np.empty_like(images)
-    size = images.shape[2]
-    for place in np.ndindex(*images.shape[:2]):
-        down, across = rng.integers(2 * most + 1, size=2)
-        result[place] = wide[place][down : down + size, across : across + size]
-    return result
-
-
-def vocabulary(folders: list[Path]) -> tuple[list[str], int]:
-    """Returns the words of the instructions of some recordings, the commonest first, and how many the longest has."""
-    counts: Counter[str] = Counter()
-    longest = 0
-    for sentence in {str(sentence) for folder in folders for sentence in np.unique(Frames.load(folder).instruction)}:
-        words = split_words(sentence)
-        counts.update(words)
-        longest = max(longest, len(words))
-    return sorted(counts, key=lambda word: (-counts[word], word)), longest
-
-
-def learn_words(processor: Processor, folders: list[Path], config: Pi0Config) -> Processor:
-    """Returns the conventions with the words that are new in some recordings, so that training goes on with them.
-
-    Raises:
-        ValueError: The model's token embedding has no rows left for them.
-    """
-    words, longest = vocabulary(folders)
-    known = processor.words
-    if UNKNOWN not in known:
-        known += tuple(word for word in words if word not in known)
-    if len(known) > config.vocab:
-        raise ValueError(f"the policy's vocabulary has {config.vocab} words at most, and needs {len(known)}")
-    return replace(processor, words=known, max_tokens=max(processor.max_tokens, longest + LONGER))
-
-
-def fit(config: Pi0Config, processor: Processor) -> Pi0Config:
+def fit(config: Pi0Config, processor: Pi0Processor) -> Pi0Config:
     """Returns the dimensions with those that a suite's conventions decide."""
     return replace(
         config,
@@ -188,9 +77,9 @@ def flow_loss(model: Pi0, inputs: Inputs, actions: Tensor, generator: torch.Gene
         model: The policy.
         inputs: Batch of B observations.
         actions: [B, H, A], normalised.
-        generator: Draws noise and times.
+        generator: Samples noise and times.
     """
-    context = model.see_state(model.prefill(model.encode(inputs)), inputs.state).expand(_BRANCHES)
+    context = model.condition(model.prefill(model.encode(inputs)), inputs).expand(_BRANCHES)
     actions = actions.repeat(_BRANCHES, 1, 1)
     noise = torch.randn(actions.shape, generator=generator)
     # Beta(1.5, 1) by inversion: its distribution function is t^1.5.
@@ -200,7 +89,7 @@ def flow_loss(model: Pi0, inputs: Inputs, actions: Tensor, generator: torch.Gene
 
 
 def initialise(model: Pi0, generator: torch.Generator) -> None:
-    """Draws initial weights: fan-in scaled, small residual outputs, a zero action head."""
+    """Samples initial weights: fan-in scaled, small residual outputs, a zero action head."""
     for name, parameter in model.named_parameters():
         with torch.no_grad():
             if name.startswith("action_out"):
@@ -252,7 +141,10 @@ def _work(
     dist.init_process_group("gloo", f"file://{rendezvous.absolute()}", rank=rank, world_size=world)
     if start:
         header = checkpoint.read_header(start)
-        config, processor = checkpoint.from_plain(Pi0Config, header.config), Processor.from_plain(header.processor)
+        config, processor = (
+            checkpoint.from_plain(Pi0Config, header.config),
+            checkpoint.from_plain(Pi0Processor, header.processor),
+        )
         before = header.card.get("suites", [])
         if {Frames.load(folder).conventions.suite for folder in folders} <= set(before):
             data = Dataset(folders, learn_words(processor, folders, config), held_out=False)
@@ -336,7 +228,7 @@ def _keep(
     averaged: dict[str, Tensor],
     optimizer: torch.optim.Optimizer,
     step: int,
-    processor: Processor,
+    processor: Pi0Processor,
     card: dict[str, Any],
 ) -> None:
     """Writes training state and checkpoint through temporary files: a kill leaves the last ones whole."""
@@ -350,7 +242,7 @@ def _keep(
     final.load_state_dict(averaged)
     header = checkpoint.Header("pi0", asdict(model.config), asdict(processor), card)
     checkpoint.save(out / "policy.tmp", header, final)
-    os.replace(out / "policy.tmp", out / "policy.safetensors")
+    os.replace(out / "policy.tmp", out / IN_FOLDER)
 
 
 def _restore(path: Path, model: Pi0, averaged: dict[str, Tensor], optimizer: torch.optim.Optimizer) -> int:

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 import torch
 from replan import accel
-from replan.accel.flash.draft import Draft, draft_path, load_draft, save_draft
+from replan.accel.flash.draft import Draft, DraftConfig, draft_path, load_draft, save_draft
 from replan.accel.flash.method import Flash, Verdict, accepted_prefix
 from replan.accel.flash.training import draft_loss
 from replan.policies.agent import ChunkAgent
 from replan.policies.checkpoint import CheckpointError
-from replan.policies.pi0 import Prefix
+from replan.policies.model import Prefix
 
 
 @pytest.fixture(scope="module")
 def flash_policy(policy):
     """The policy with a random draft beside it."""
-    draft, generator = Draft(policy.model.config), torch.Generator().manual_seed(3)
-    draft.start_from(policy.model, generator)
-    save_draft(draft_path(policy.path), draft, policy.model.config, {}, policy.path)
+    draft, generator = Draft(DraftConfig.of(policy.model.config)), torch.Generator().manual_seed(3)
+    draft.start_from(policy.model.vlm[0], generator)
+    save_draft(draft_path(policy.path), draft, {}, policy.path)
     return policy
 
 
@@ -62,7 +62,7 @@ def test_an_accepted_draft_skips_prefill_and_denoising_and_is_executed(flash_pol
     assert set(rounds[1].stages_ns) == {"encode", "draft", "verify"}
     with torch.inference_mode():
         call = rounds[1].call
-        draft = load_draft(draft_path(flash_policy.path), flash_policy.model.config, flash_policy.path)
+        draft = load_draft(draft_path(flash_policy.path), flash_policy.path)
         expected = flash_policy.processor.actions(draft(call.prefix, call.inputs.state)[0], observation["state"])
     assert np.array_equal(actions[10:20], expected[:10])
     counters = agent.counters()
@@ -93,9 +93,9 @@ def test_verification_is_algorithm_1(flash_policy, observation):
     call, model = rounds[1].call, flash_policy.model
     verdict = verify(flash_policy, call)
     with torch.inference_mode():
-        draft = load_draft(draft_path(flash_policy.path), model.config, flash_policy.path)
+        draft = load_draft(draft_path(flash_policy.path), flash_policy.path)
         chunk = draft(call.prefix, call.inputs.state)
-        context = model.see_state(model.prefill(call.prefix), call.inputs.state)
+        context = model.condition(model.prefill(call.prefix), call.inputs)
         for branch, tau in enumerate((0.90, 0.95)):
             x = tau * chunk + (1 - tau) * call.noise
             velocity = -model.step(x, 1 - tau, context)  # openpi's points from action to noise
@@ -131,17 +131,14 @@ def test_the_state_is_fresh_and_the_context_is_the_last_full_rounds(flash_policy
         agent.act(observation)
     moved = {**observation, "state": observation["state"] + 1, "third": 255 - observation["third"]}
     seen = {}
-    see_state = flash_policy.model.see_state
+    stages = agent.methods.stages
 
-    def spy(context, state, *rest):
-        seen["context"], seen["state"] = context, state
-        return see_state(context, state, *rest)
+    def spy(context, inputs):
+        seen["context"], seen["state"] = context, inputs.state
+        return stages.condition(context, inputs)
 
-    flash_policy.model.see_state = spy
-    try:
-        agent.act(moved)
-    finally:
-        del flash_policy.model.see_state
+    agent.methods.stages = stages._replace(condition=spy)
+    agent.act(moved)
     assert agent.round.route == "flash"
     torch.testing.assert_close(seen["state"], flash_policy.processor.inputs(moved).state)
     old = flash_policy.model.prefill(flash_policy.model.encode(flash_policy.processor.inputs(observation)))
@@ -200,6 +197,15 @@ def gripper_method(policy, observation, draft_gripper, branch_gripper):
     return agent
 
 
+def executed(agent, policy, grippers):
+    """Makes the agent's next act a round whose last executed action had these normalised gripper values."""
+    agent._queue, agent._executed = [], []
+    if grippers is not None:
+        normal = torch.zeros(7)
+        normal[list(policy.processor.gripper)] = torch.tensor(grippers)
+        agent._executed = [policy.processor.actions(normal, np.zeros(11))]
+
+
 @pytest.mark.parametrize(
     ("draft", "branch", "last", "falls_back"),
     [
@@ -217,7 +223,7 @@ def test_a_gripper_switch_in_any_branch_goes_to_the_full_path(
     flash_policy, observation, draft, branch, last, falls_back
 ):
     agent = gripper_method(flash_policy, observation, draft, branch)
-    agent._queue, agent._last_gripper = [], lambda: None if last is None else torch.tensor([last])
+    executed(agent, flash_policy, None if last is None else [last])
     agent.act(observation)
     assert agent.round.route == ("fallback" if falls_back else "flash")
     assert agent.counters().get("gripper_fallbacks", 0) == falls_back
@@ -227,12 +233,12 @@ def test_a_gripper_switch_in_any_branch_goes_to_the_full_path(
 def test_either_of_two_grippers_sends_the_round_to_the_full_path(flash_policy, observation, last, falls_back):
     two_armed = replace(flash_policy, processor=replace(flash_policy.processor, gripper=(5, 6)))
     agent = gripper_method(two_armed, observation, [0.0] * 16, [0.0] * 16)
-    method = agent.methods[0]
+    method = agent.methods.all[0]
     closed = torch.zeros(1, 16, 7)
     closed[..., 5], closed[..., 6] = -1, 1
     method.draft = lambda prefix, state: closed
     method.verify = lambda call, chunk: Verdict(torch.zeros(2, 16), closed.expand(2, -1, -1))
-    agent._queue, agent._last_gripper = [], lambda: torch.tensor(last)
+    executed(agent, two_armed, last)
     agent.act(observation)
     assert agent.round.route == ("fallback" if falls_back else "flash")
 
@@ -258,7 +264,7 @@ def test_flash_composes_with_a_schedule(flash_policy, observation):
 
 
 def test_the_draft_masks_padding_and_lets_queries_see_everything(flash_policy):
-    draft = load_draft(draft_path(flash_policy.path), flash_policy.model.config, flash_policy.path)
+    draft = load_draft(draft_path(flash_policy.path), flash_policy.path)
     generator = torch.Generator().manual_seed(0)
     embeddings, state = torch.randn(1, 20, 64, generator=generator), torch.randn(1, 11, generator=generator)
     mask = torch.ones(1, 20, dtype=torch.bool)
@@ -275,9 +281,9 @@ def test_the_draft_masks_padding_and_lets_queries_see_everything(flash_policy):
 
 def test_the_draft_equals_a_whole_block_that_computes_every_row(flash_policy):
     """The reference computes all rows of [prefix | state | queries] under the blockwise mask and reads the queries."""
-    from replan.policies.pi0 import rope_table
+    from replan.policies.gemma import rope_table
 
-    draft = load_draft(draft_path(flash_policy.path), flash_policy.model.config, flash_policy.path)
+    draft = load_draft(draft_path(flash_policy.path), flash_policy.path)
     generator = torch.Generator().manual_seed(0)
     embeddings, state = torch.randn(1, 20, 64, generator=generator), torch.randn(1, 11, generator=generator)
     with torch.inference_mode():
@@ -295,16 +301,16 @@ def test_a_draft_of_other_weights_is_refused(flash_policy, tmp_path):
     other = tmp_path / "other.safetensors"
     other.write_bytes(flash_policy.path.read_bytes() + b" ")
     with pytest.raises(CheckpointError, match="other weights.*train-draft"):
-        load_draft(draft_path(flash_policy.path), flash_policy.model.config, other)
+        load_draft(draft_path(flash_policy.path), other)
     with pytest.raises(CheckpointError, match="no checkpoint"):
-        load_draft(tmp_path / "none.safetensors", flash_policy.model.config, other)
+        load_draft(tmp_path / "none.safetensors", other)
     with pytest.raises(CheckpointError, match="not a FLASH draft"):
-        load_draft(flash_policy.path, flash_policy.model.config, flash_policy.path)
+        load_draft(flash_policy.path, flash_policy.path)
 
 
 def test_the_draft_starts_as_the_vlms_first_layer(flash_policy):
-    draft = Draft(flash_policy.model.config)
-    draft.start_from(flash_policy.model, torch.Generator().manual_seed(0))
+    draft = Draft(DraftConfig.of(flash_policy.model.config))
+    draft.start_from(flash_policy.model.vlm[0], torch.Generator().manual_seed(0))
     assert torch.equal(draft.layer.qkv.weight, flash_policy.model.vlm[0].qkv.weight)
 
 

@@ -53,7 +53,7 @@ def test_dp_cache_equals_the_plain_loop(policy, observation):
     actions, agent = run(policy, observation, "dp_cache", steps=1)
     call, model = agent.round.call, policy.model
     with torch.inference_mode():
-        context = model.see_state(model.prefill(call.prefix), call.inputs.state)
+        context = model.condition(model.prefill(call.prefix), call.inputs)
         x, velocity = call.noise, None
         for step, (time, later) in enumerate(zip(*(model.flow.schedule().times[i:] for i in (0, 1)), strict=False)):
             if step in (0, 1, 2, 6, 8, 9):

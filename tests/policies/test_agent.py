@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from replan.policies.agent import ChunkAgent
-from replan.policies.policy import call_policy
-from replan.policies.seams import Method, Seam
+from replan.policies.call import call_policy
+from replan.policies.seams import Method, Methods, Seam
 
 
 def acts(agent, observation, steps, seed=0):
@@ -61,7 +61,7 @@ def test_the_dense_policy_has_no_error_against_itself(policy, observation):
     agent.act(observation)
     assert agent.dense_error() == 0
     agent.act(observation)
-    with pytest.raises(ValueError, match="no policy call"):
+    with pytest.raises(ValueError, match="no round"):
         agent.dense_error()
 
 
@@ -90,14 +90,17 @@ def test_methods_that_want_the_same_seam_are_refused_by_name(policy):
         ChunkAgent(policy, [One(), Two()])
 
 
-def test_a_seam_that_nobody_asks_about_is_refused(policy):
+def test_a_seam_that_the_model_does_not_offer_is_refused(policy, monkeypatch):
     class Rows(Method):
         name, claims = "rows", frozenset({Seam.STEP_ROWS})
 
-    with pytest.raises(ValueError, match="'rows'.*'step_rows'"):
+    monkeypatch.setattr(type(policy.model), "seams", frozenset({Seam.PREFILL_FFN}))
+    with pytest.raises(ValueError, match="'rows'.*'step_rows'.*does not offer.*prefill_ffn"):
         ChunkAgent(policy, [Rows()])
 
 
 def test_hooks_at_seams_that_are_not_claimed_are_never_called(policy, observation):
     noise = torch.randn((1, 16, 7), generator=torch.Generator().manual_seed(0))
-    assert call_policy(policy, [Method()], observation, noise).route == "full"  # the base class raises in every hook
+    assert (
+        call_policy(policy, Methods([Method()]), observation, noise).route == "full"
+    )  # the base class raises in every hook

@@ -79,7 +79,7 @@ def test_files_that_are_not_ours_are_refused(policy_file, tmp_path):
 @pytest.mark.parametrize(
     ("part", "value", "message"),
     [
-        ("card", ["tiny"], r"card must be a table, got \('tiny',\)"),
+        ("card", ["tiny"], r"card must be a table, got \['tiny'\]"),
         ("card", {"marks": "tiny"}, "marks in the card must be a list of texts, got 'tiny'"),
         ("card", {"suites": ["conveyor", 3]}, "suites in the card must be a list of texts"),
         ("processor", None, "processor must be a table, got None"),
@@ -89,12 +89,12 @@ def test_a_card_that_readers_would_misread_is_refused(policy_file, tmp_path, par
     tensors, metadata = parts(policy_file)
     header = {**json.loads(metadata["replan"]), part: value}
     path = write(tmp_path / "card.safetensors", tensors, {"replan": json.dumps(header)})
-    with pytest.raises(CheckpointError, match=f"card.safetensors: {message}"):
+    with pytest.raises(CheckpointError, match=f"card.safetensors: .*{message}"):
         read_header(path)
 
 
 def test_an_unknown_name_says_which_policies_there_are():
-    with pytest.raises(CheckpointError, match="pi0-tinny.*bundled"):
+    with pytest.raises(CheckpointError, match="pi0-tinny.*pi0-tiny"):
         load_policy("pi0-tinny")
 
 

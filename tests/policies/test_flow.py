@@ -38,7 +38,7 @@ def test_integrating_an_exact_prediction_arrives_at_the_action(flow, steps, pair
     action, noise = pair
     schedule, x = flow.schedule(steps), noise
     for time, later in zip(schedule.times, schedule.times[1:], strict=False):
-        x = flow.advance(x, flow.target(action, noise), time, later)
+        x = flow.advance(x, flow.target(action, noise), noise, time, later)
     torch.testing.assert_close(x, action, atol=1e-5, rtol=1e-5)
 
 
@@ -46,7 +46,7 @@ def test_one_step_along_the_path_stays_on_it(pair):
     action, noise = pair
     for flow in FLOWS:
         here, there = flow.time(0.2), flow.time(0.5)
-        moved = flow.advance(flow.mix(action, noise, here), flow.target(action, noise), here, there)
+        moved = flow.advance(flow.mix(action, noise, here), flow.target(action, noise), noise, here, there)
         torch.testing.assert_close(moved, flow.mix(action, noise, there))
 
 

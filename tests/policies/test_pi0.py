@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from replan.policies.pi0 import PI0, TINY, Inputs, Pi0, RMSNorm
+from replan.policies.gemma import RMSNorm
+from replan.policies.model import Inputs, Ops
+from replan.policies.pi0 import PI0, TINY, Pi0
 
 
 @pytest.fixture
@@ -27,7 +29,7 @@ def x():
 def velocity(model, inputs, x, *, drop=True, time=0.7):
     with torch.inference_mode():
         context = model.prefill(model.encode(inputs, drop=drop))
-        return model.step(x, time, model.see_state(context, inputs.state))
+        return model.step(x, time, model.condition(context, inputs))
 
 
 def test_dropping_masked_tokens_changes_nothing(policy, inputs, x):
@@ -64,7 +66,7 @@ def test_a_batch_of_different_instructions_equals_its_rows(policy, inputs, x):
 def test_branches_as_one_batch_equal_branches_one_by_one(policy, inputs, x):
     model, times = policy.model, (0.1, 0.6)
     with torch.inference_mode():
-        context = model.see_state(model.prefill(model.encode(inputs)), inputs.state)
+        context = model.condition(model.prefill(model.encode(inputs)), inputs)
         together = model.step(torch.cat([x, 2 * x]), torch.tensor(times), context.expand(2))
         for row, scale in enumerate((1, 2)):
             alone = model.step(scale * x, times[row], context)
@@ -80,22 +82,42 @@ def test_the_state_reaches_the_actions_and_actions_see_each_other(policy, inputs
     assert not torch.allclose(velocity(policy.model, inputs, later)[:, 0], base[:, 0], atol=1e-4)
 
 
-def test_an_ffn_executor_is_asked_for_every_layer_that_computes_one(policy, inputs, x):
-    model, asked = policy.model, []
+class Spy(Ops):
+    """Writes down the questions and gives the dense answers."""
 
-    def spy(layer, hidden, dense):
-        asked.append((layer, hidden.shape[1]))
-        return dense(hidden)
+    def __init__(self):
+        self.asked = []
 
+    def rows(self, layer, x):
+        self.asked.append(("rows", layer, x.shape[1]))
+
+    def keys_values(self, layer, k, v, rows):
+        self.asked.append(("keys_values", layer, k.shape[1]))
+        return k, v
+
+    def attended(self, layer, q, k):
+        self.asked.append(("attended", layer, k.shape[1]))
+
+    def ffn(self, layer, x, ffn, rows):
+        self.asked.append(("ffn", layer, x.shape[1]))
+        return ffn(x)
+
+
+def test_every_layer_asks_for_what_it_computes_and_nothing_else(policy, inputs, x):
+    model, spy = policy.model, Spy()
     with torch.inference_mode():
         context = model.prefill(model.encode(inputs), spy)
-        assert asked == [(0, 135), (1, 135)]  # the last of three layers gives keys and values only
-        asked.clear()
-        context = model.see_state(context, inputs.state)
+        one = [("rows", 135), ("keys_values", 135), ("attended", 135), ("ffn", 135)]
+        expected = [(name, layer, rows) for layer in (0, 1) for name, rows in one]
+        # The last of three layers gives keys and values only.
+        assert spy.asked == [*expected, ("rows", 2, 135), ("keys_values", 2, 135)]
+        spy.asked.clear()
+        context = model.condition(context, inputs)
         plain = model.step(x, 0.5, context)
+        assert spy.asked == []  # the state token stays dense
         assert torch.equal(model.step(x, 0.5, context, spy), plain)
-        assert asked == [(0, 16), (1, 16), (2, 16)]
-        assert not torch.equal(model.step(x, 0.5, context, lambda layer, hidden, dense: 0 * hidden), plain)
+        one = [("rows", 16), ("keys_values", 16), ("attended", 136 + 16), ("ffn", 16)]
+        assert spy.asked == [(name, layer, rows) for layer in (0, 1, 2) for name, rows in one]
 
 
 def test_rms_norm_scales_by_one_plus_weight_in_float32():

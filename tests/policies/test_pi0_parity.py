@@ -6,14 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
-from replan.policies import pi0
+from replan.policies import gemma, pi0
+from replan.policies.call import dense, full_path
 from replan.policies.checkpoint import CheckpointError
 from replan.policies.flow import FlowSpec, Schedule
-from replan.policies.pi0 import PI0, TINY, Inputs, Pi0, Pi0Config
-from replan.policies.policy import Call, Policy, full_path
+from replan.policies.model import Inputs, Ops
+from replan.policies.pi0 import PI0, TINY, Pi0, Pi0Config
 from replan.policies.published import EMBEDDING, TIED, UNUSED, load_published, published_layout
+from replan.policies.round import Call, Stopwatch
+from replan.policies.seams import Methods
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
@@ -69,14 +73,16 @@ def write(path, weights):
 
 @torch.inference_mode()
 def run(model):
-    """One policy call on the recorded inputs, by the code that every evaluation runs."""
+    """One round on the recorded inputs, by the code that every evaluation runs."""
     dtype = model.action_in.weight.dtype
     given = recorded("inputs/")
     noise = given.pop("noise")
     inputs = Inputs(**given | {"images": given["images"].to(dtype), "state": given["state"].to(dtype)})
-    call = Call(inputs, model.encode(inputs), noise, control_step=0, last_gripper=None, window=CONFIG.horizon)
-    full_path(Policy("reference", GOLDEN, model, None, {}), call)
-    velocity = model.step(noise, 1.0, model.see_state(call.context, inputs.state))
+    prefix, watch = model.encode(inputs), Stopwatch(model.device)
+    call = Call(inputs, "", prefix, noise, 0, np.zeros((0, 1)), CONFIG.horizon, model.stages(), watch)
+    full_path(model, Methods(), call)
+    assert torch.equal(dense(model, prefix, inputs, noise), call.chunk)
+    velocity = model.step(noise, 1.0, model.condition(call.context, inputs))
     return call, velocity
 
 
@@ -120,7 +126,7 @@ def test_a_row_alone_gives_what_it_gives_in_the_batch(published, expected):
         inputs = Inputs(**alone)
         with torch.inference_mode():
             prefix = model.encode(inputs)
-            velocity = model.step(noise, 1.0, model.see_state(model.prefill(prefix), inputs.state))
+            velocity = model.step(noise, 1.0, model.condition(model.prefill(prefix), inputs))
         assert prefix.mask is None  # nothing masked is left
         assert relative(velocity, expected["velocity"][row : row + 1]) <= TOLERANCE
 
@@ -130,7 +136,7 @@ def test_norms_have_the_published_epsilon(published):
     norms = [module for module in load_published(published, CONFIG).modules() if isinstance(module, nn.LayerNorm)]
     assert len(norms) == 2 * CONFIG.vision_depth + 1
     assert {norm.eps for norm in norms} == {1e-6}
-    assert pi0.RMSNorm(4)(torch.full((4,), 1e-3)).tolist() == pytest.approx([math.sqrt(0.5)] * 4)
+    assert gemma.RMSNorm(4)(torch.full((4,), 1e-3)).tolist() == pytest.approx([math.sqrt(0.5)] * 4)
 
 
 def test_bfloat16_stays_near_float32(published, expected):
@@ -159,7 +165,7 @@ def activation(neurons, wrong):
 
 
 def text_unscaled(patch):
-    patch.setattr(pi0, "math", SimpleNamespace(pi=math.pi, ceil=math.ceil, sqrt=lambda width: 1.0))
+    patch.setattr(pi0, "math", SimpleNamespace(sqrt=lambda width: 1.0))
 
 
 def suffix_one_late(patch):
@@ -193,15 +199,15 @@ def interleaved_rotation(patch):
         a, b = x[..., 0::2], x[..., 1::2]
         return torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
 
-    patch.setattr(pi0, "rotate", rotate)
+    patch.setattr(gemma, "rotate", rotate)
 
 
 def norm_scales_by_weight(patch):
-    patch.setattr(pi0.RMSNorm, "forward", lambda self, x: pi0.F.rms_norm(x, x.shape[-1:], self.weight, 1e-6))
+    patch.setattr(gemma.RMSNorm, "forward", lambda self, x: gemma.F.rms_norm(x, x.shape[-1:], self.weight, 1e-6))
 
 
 def norm_unscaled(patch):
-    patch.setattr(pi0.RMSNorm, "forward", lambda self, x: pi0.F.rms_norm(x, x.shape[-1:], None, 1e-6))
+    patch.setattr(gemma.RMSNorm, "forward", lambda self, x: gemma.F.rms_norm(x, x.shape[-1:], None, 1e-6))
 
 
 def time_reversed(patch):
@@ -215,27 +221,37 @@ def cosine_first(patch):
 
 
 def state_sees_actions(patch):
-    expert, state_of = Pi0._expert, {}
+    """One sequence [state | actions] without the mask between the two."""
+    token = {}
 
-    def see_state(self, context, state):
-        state_of[id(self)] = self.state_in(state).unsqueeze(1)
+    def condition(self, context, inputs):
+        token["state"] = self.state_in(inputs.state)[:, None]
         return context
 
-    def together(self, x, context, ffn, keep):
-        x, keys, values = expert(self, torch.cat([state_of[id(self)], x], 1), context, ffn, keep)
-        return x[:, 1:], keys, values
+    def step(self, x, time, context, ops=None):
+        action = self.action_in(x)
+        clock = pi0.time_embedding(torch.as_tensor(time).expand(len(x)), self.config.expert_width)
+        joined = torch.cat([action, clock[:, None].expand_as(action)], -1)
+        hidden = torch.cat([token["state"], self.time_out(pi0.F.silu(self.time_in(joined)))], 1)
+        rope, columns = self._placed(hidden, context)
+        for number, layer in enumerate(self.expert):
+            q, k, v = layer.project(hidden, rope)
+            k, v = torch.cat([context.keys[number], k], 1), torch.cat([context.values[number], v], 1)
+            hidden = gemma.finish(Ops(), number, layer, hidden, hidden, None, (q, k, v, columns))
+        return self.action_out(self.expert_norm(hidden[:, 1:]))
 
-    patch.setattr(Pi0, "see_state", see_state)
-    patch.setattr(Pi0, "_expert", together)
+    patch.setattr(Pi0, "condition", condition)
+    patch.setattr(Pi0, "step", step)
 
 
 def last_needed_vlm_ffn_skipped(patch):
     prefill = Pi0.prefill
 
-    def skipping(self, prefix):
-        return prefill(self, prefix, lambda n, x, ffn: x * 0 if n == CONFIG.depth - 2 else ffn(x))
+    class Skipping(Ops):
+        def ffn(self, layer, x, ffn, rows):
+            return x * 0 if layer == CONFIG.depth - 2 else ffn(x)
 
-    patch.setattr(Pi0, "prefill", skipping)
+    patch.setattr(Pi0, "prefill", lambda self, prefix, ops=None: prefill(self, prefix, Skipping()))
 
 
 def times_not_accumulated(patch):

@@ -1,0 +1,120 @@
+"""A round from observation to action chunk: the one function that every method hooks into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .model import FlowModel, Inputs, Prefix
+from .policy import Policy
+from .round import Call, Round, Stopwatch
+from .seams import Methods
+
+
+@torch.inference_mode()
+def call_policy(
+    policy: Policy,
+    methods: Methods,
+    observation: Mapping[str, Any],
+    noise: Tensor,
+    control_step: int = 0,
+    executed: np.ndarray | None = None,
+    window: int | None = None,
+) -> Round:
+    """Runs one round: encode, ask ROUND, prefill, denoise, decode.
+
+    Args:
+        policy: The dense policy.
+        methods: Methods attached to it; ``Methods()`` is dense.
+        observation: The environment's observation.
+        noise: [1, H, A] starting noise.
+        control_step: Control steps executed so far.
+        executed: [n, A] actions executed since the last round; None for none.
+        window: Actions to execute before the next round; the policy's own if None.
+    """
+    model = policy.model
+    watch = Stopwatch(model.device)
+    stages = methods.stages or model.stages()
+    inputs = policy.processor.inputs(observation).to(model.device, model.dtype)
+    if executed is None:
+        executed = np.zeros((0, model.action_dim), np.float32)
+    window = policy.processor.replan if window is None else window
+    with watch.stage("encode"):
+        prefix = stages.encode(inputs)
+    instruction = str(observation.get("instruction", ""))
+    call = Call(inputs, instruction, prefix, noise, control_step, executed, window, stages, watch)
+    methods.look(call)
+    proposal = methods.propose(call)
+    if proposal is not None and proposal.length > 0:
+        chunk, length = proposal.chunk, min(proposal.length, window)
+    else:
+        chunk, length = full_path(model, methods, call), window
+        methods.observe_full(call)
+    route = methods.declared(proposal.route) if proposal is not None else methods.route(call)
+    actions = policy.processor.actions(chunk[0, :length], observation["state"])
+    host_ns, cpu_ns = watch.read()
+    return Round(
+        route=route,
+        actions=actions,
+        window=window,
+        accepted=None if proposal is None else proposal.accepted,
+        drafted=None if proposal is None else proposal.drafted,
+        stages_ns=watch.stages_ns,
+        host_ns=host_ns,
+        cpu_ns=cpu_ns,
+        extra=call.extra,
+        call=call,
+        chunk=chunk,
+    )
+
+
+def full_path(model: FlowModel, methods: Methods, call: Call) -> Tensor:
+    """Prefills and denoises; sets ``call.context`` and ``call.chunk`` and returns the chunk [1, H, A].
+
+    ``dense`` below is the reference that this function equals, bit for bit, where no method is attached.
+    """
+    flow, run = model.flow, call.stages
+    with call.stage("prefill"):
+        methods.prefill_ops.start(call)
+        call.context = run.prefill(call.prefix, methods.prefill_ops)
+    with call.stage("denoise"):
+        context = run.condition(call.context, call.inputs)
+        schedule, start = methods.schedule(call, flow), methods.start(call, flow)
+        x = call.noise
+        if start is not None:
+            x, schedule = start.x, schedule.starting_at(start.time)
+        times, prediction = schedule.times, x
+        methods.step_ops.start(call)
+        for step, computed in enumerate(schedule.computed):
+            if step in schedule.given:
+                prediction = schedule.given[step]
+            elif computed:
+                methods.step_ops.at(step)
+                prediction = run.step(x, times[step], context, methods.step_ops)
+            used = methods.prediction(call, x, times[step], prediction)
+            x = flow.advance(x, used, call.noise, times[step], times[step + 1])
+    call.chunk = x
+    return x
+
+
+def dense(model: FlowModel, prefix: Prefix, inputs: Inputs, noise: Tensor) -> Tensor:
+    """Returns the dense policy's chunks [B, H, A], normalised: the full path without seams, backend or stopwatch."""
+    context = model.condition(model.prefill(prefix), inputs)
+    schedule, x = model.flow.schedule(), noise
+    for time, next_time in zip(schedule.times[:-1], schedule.times[1:], strict=True):
+        x = model.flow.advance(x, model.step(x, time, context), noise, time, next_time)
+    return x
+
+
+@torch.inference_mode()
+def dense_chunk(policy: Policy, round_: Round) -> Tensor:
+    """Returns the dense policy's answer to a round's inputs and noise: [1, H, A], normalised.
+
+    It encodes the inputs again, so that a method which changes the encoding is not compared with itself.
+    """
+    call = round_.call
+    return dense(policy.model, policy.model.encode(call.inputs), call.inputs, call.noise)

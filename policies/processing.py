@@ -1,0 +1,192 @@
+"""Functions that processors share: from an environment's observation to a model's inputs, and back to its actions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+if TYPE_CHECKING:
+    import gymnasium
+
+    from .model import Inputs
+
+UNKNOWN = "<unk>"
+
+
+class ObservationError(ValueError):
+    """An observation or an instruction that the policy cannot read."""
+
+
+class Processor(Protocol):
+    """The conventions of one policy. Each family has its own dataclass of them, in the family's file.
+
+    Attributes:
+        cameras: Observation keys of the views, in the model's order.
+        replan: Actions of a chunk that are executed before the next round (the replan window).
+        gripper: Indices of the gripper channels of an action.
+    """
+
+    @property
+    def cameras(self) -> tuple[str, ...]: ...
+
+    @property
+    def replan(self) -> int: ...
+
+    @property
+    def gripper(self) -> tuple[int, ...]: ...
+
+    @property
+    def continuous(self) -> list[int]:
+        """Indices of the continuous action channels."""
+        ...
+
+    def check(self, config: Any) -> None:
+        """Raises ValueError unless a model of this configuration fits the conventions."""
+        ...
+
+    def incompatibilities(self, observations: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> list[str]:
+        """Returns a phrase for each reason why the policy cannot act in an environment with these spaces."""
+        ...
+
+    def tokenize(self, instruction: str) -> list[int]:
+        """Returns the padded tokens of an instruction."""
+        ...
+
+    def inputs(self, observation: Mapping[str, Any]) -> Inputs:
+        """Returns model inputs of batch 1, float32 on the CPU, or raises :class:`ObservationError`."""
+        ...
+
+    def normalise_state(self, state: Tensor) -> Tensor:
+        """Returns states [.., state_dim] of the environment in the policy's space."""
+        ...
+
+    def normalise_actions(self, actions: Tensor, state: Tensor) -> Tensor:
+        """Returns environment actions [.., A], chosen in states [.., state_dim], in the policy's space."""
+        ...
+
+    def normalise_gripper(self, action: np.ndarray) -> Tensor:
+        """Returns the gripper channels of one environment action [A] in the policy's space, [G]."""
+        ...
+
+    def actions(self, chunk: Tensor, state: np.ndarray) -> np.ndarray:
+        """Returns environment actions, float32, of a normalised chunk [.., action_dim] chosen in a state [state_dim]."""
+        ...
+
+
+def check_statistics(name: str, mean: Sequence[float], std: Sequence[float]) -> None:
+    """Raises ValueError unless mean and standard deviation are finite, of one length, and the latter above zero."""
+    if not mean or len(mean) != len(std) or not (np.isfinite([*mean, *std]).all() and min(std) > 0):
+        raise ValueError(
+            f"{name}_mean and {name}_std must be finite and of one length above 0, {name}_std above zero, got "
+            f"{len(mean)} and {len(std)} values"
+        )
+
+
+def incompatibilities(
+    observations: gymnasium.Space[Any],
+    actions: gymnasium.Space[Any],
+    cameras: Sequence[str],
+    state_dim: int,
+    action_dim: int,
+) -> list[str]:
+    """Returns a phrase for each reason why a policy with these cameras and widths cannot act in these spaces."""
+    offered: Mapping[str, Any] = getattr(observations, "spaces", {})
+    existing = [name for name, space in offered.items() if len(space.shape or ()) == 3]
+    state = offered["state"].shape if "state" in offered else None
+    return [
+        *(f"it has no camera {name!r}, but {existing}" for name in cameras if name not in existing),
+        *([f"its state is {state}, not {(state_dim,)}"] if state != (state_dim,) else []),
+        *([f"its action is {actions.shape}, not {(action_dim,)}"] if actions.shape != (action_dim,) else []),
+    ]
+
+
+def checked_state(observation: Mapping[str, Any], width: int) -> np.ndarray:
+    """Returns the observation's state, float32 [width].
+
+    Raises:
+        ObservationError: It has another shape, or holds a value that is not finite.
+    """
+    state = np.asarray(observation["state"], np.float32)
+    if state.shape != (width,) or not np.isfinite(state).all():
+        raise ObservationError(f"the state must be {width} finite numbers, got {state.tolist()}")
+    return state
+
+
+def pixels(images: Tensor) -> Tensor:
+    """uint8 [B, V, S, S, 3] -> float32 [B, V, 3, S, S] in [-1, 1]."""
+    return images.permute(0, 1, 4, 2, 3).float().div_(127.5).sub_(1.0)
+
+
+def split_words(instruction: str) -> list[str]:
+    """Returns the words of an instruction in lower case, without punctuation."""
+    return re.findall(r"[a-z0-9]+", instruction.lower())
+
+
+def word_tokens(instruction: str, vocabulary: Sequence[str], length: int) -> list[int]:
+    """Returns the tokens of an instruction's words, padded with 0.
+
+    Args:
+        instruction: The text.
+        vocabulary: Words; the index is the token, and index 0 is padding. With ``<unk>`` in it, unknown words are read
+            as that one and longer instructions are cut.
+        length: Tokens to return.
+
+    Raises:
+        ObservationError: A word is not in the vocabulary, or the instruction is empty or too long.
+    """
+    words = split_words(instruction)
+    if UNKNOWN in vocabulary:
+        words = [word if word in vocabulary else UNKNOWN for word in words[:length]]
+    if unknown := [word for word in words if word not in vocabulary]:
+        raise ObservationError(f"words {unknown} are not in the policy's vocabulary ({', '.join(vocabulary[1:])})")
+    if not 0 < len(words) <= length:
+        raise ObservationError(f"the instruction must have 1 to {length} words, got {instruction!r}")
+    return [vocabulary.index(word) for word in words] + [0] * (length - len(words))
+
+
+def views(observation: Mapping[str, Any], cameras: Sequence[str], size: int, mirror: bool = False) -> np.ndarray:
+    """Returns an observation's images as a policy sees them: uint8 [V, size, size, 3].
+
+    An image of another size is scaled with antialiasing, keeping its proportions, and centred on black (openpi's
+    ``resize_with_pad``).
+
+    Args:
+        observation: The environment's observation.
+        cameras: Keys of the views, in the model's order.
+        size: Side in pixels.
+        mirror: Swaps left and right.
+
+    Raises:
+        ObservationError: A camera is missing, or its image is not uint8 [H, W, 3].
+    """
+    images = []
+    for camera in cameras:
+        if camera not in observation:
+            raise ObservationError(f"the observation lacks camera {camera!r}; it has {sorted(observation)}")
+        image = np.asarray(observation[camera])
+        if image.ndim != 3 or image.shape[2] != 3 or not image.size or image.dtype != np.uint8:
+            raise ObservationError(f"camera {camera!r} must be uint8 [H, W, 3], got {image.dtype} {list(image.shape)}")
+        image = fit(image, size)
+        images.append(image[:, ::-1] if mirror else image)
+    return np.stack(images)
+
+
+def fit(image: np.ndarray, size: int) -> np.ndarray:
+    """Scales an image uint8 [H, W, 3] to [size, size, 3], its proportions kept and the rest black."""
+    height, width = image.shape[:2]
+    if height == width == size:
+        return image
+    scale = size / max(height, width)
+    inner = max(1, round(height * scale)), max(1, round(width * scale))
+    scaled = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)[None].float()
+    scaled = F.interpolate(scaled, inner, mode="bilinear", antialias=True, align_corners=False).round().clamp(0, 255)
+    fitted = np.zeros((size, size, 3), np.uint8)
+    top, left = (size - inner[0]) // 2, (size - inner[1]) // 2
+    fitted[top : top + inner[0], left : left + inner[1]] = scaled[0].permute(1, 2, 0).byte().numpy()
+    return fitted
