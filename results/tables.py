@@ -151,7 +151,7 @@ def _method_cells(row: Row, drafts: bool, latency: bool) -> list[str]:
     cells.append(number(row.action_error.mean, ".2g"))
     if drafts:
         rate, length = percent(row.acceptance.rate, digits=0), row.acceptance.length
-        cells.append(_lines(rate, "" if math.isnan(length) else f"{length:.1f} actions"))
+        cells.append(_lines(rate, "" if math.isnan(length) else f"mean {length:.1f}"))
     return [*cells, "\n".join(mark.badge for mark in row.marks)]
 
 

@@ -93,7 +93,7 @@ def test_latency_and_acceptance_are_shown_where_there_are_any(written, make):
     assert not {"accepted", "latency\nms"} & set(plain.methods.columns) and plain.acceptance is None
     rounds = (make.round(0, route="flash", accepted=5, latency_ns=58_000_000),)
     (shown,) = tables(board([written(make.episode("flash", rounds=rounds))]))
-    assert cell(shown.methods, 0, "accepted") == "50 %\n5.0 actions" and cell(shown.methods, 0, "latency\nms") == "58.0"
+    assert cell(shown.methods, 0, "accepted") == "50 %\nmean 5.0" and cell(shown.methods, 0, "latency\nms") == "58.0"
     assert shown.acceptance.cells == [["flash", "1", "50.0 %", "5.00", "50.0 %", *["100 %"] * 5, *["0 %"] * 5]]
 
 
