@@ -158,8 +158,8 @@ class Trace:
         rounds = self.episodes.get((finished.cell, finished.method), ())
         if finished.index >= len(rounds):
             raise TraceDiverged(
-                f"trace diverged at round {finished.index}: only {len(rounds)} rounds of {finished.method!r} are recorded "
-                "for this cell"
+                f"trace diverged at round {finished.index}: "
+                f"only {len(rounds)} rounds of {finished.method!r} are recorded for this cell"
             )
         route, ns = rounds[finished.index]
         if route != finished.route:

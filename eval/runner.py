@@ -72,7 +72,7 @@ def run(spec: Spec, jobs: Sequence[Job], record: Run, host: Host, registry: Regi
             if batches or chains:
                 count = sum(map(len, (*batches, *chains)))
                 with local_workers(spec, registry, host, count) as workers, _bar(jobs, store, progress) as show:
-                    _build(workers, [*batches, *chains])
+                    _build(workers, [*batches, *([job] for chain in chains for job in chain)])
                     for row in _play(workers, batches, spec, host):
                         store.add(row)
                         show(row)

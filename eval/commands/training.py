@@ -101,7 +101,7 @@ def train(
 @click.option("--policy", required=True, metavar="NAME|PATH", help="The frozen policy that the draft imitates.")
 @click.option("--epochs", type=click.IntRange(min=1), default=100, show_default=True)
 @click.option(
-    "--frames", type=click.IntRange(min=64), default=20_000, show_default=True, help="Most observations to use."
+    "--frames", type=click.IntRange(min=64), default=20_000, show_default=True, help="Most observations used."
 )
 @click.option("--seed", type=int, default=0, show_default=True)
 @json_option

@@ -439,3 +439,9 @@ def test_an_ordered_method_on_several_workers_is_refused(tmp_path):
     with pytest.raises(BadInput, match="method 'learn' learns across episodes.*write --workers 1, not 2"):
         play(tmp_path, workers=2, **LEARN)
     assert not (tmp_path / "episodes.db").exists()
+
+
+def test_what_a_chain_cannot_build_is_refused_before_anything_is_measured(tmp_path):
+    with pytest.raises(BadInput, match=r"speed must not be negative, got -3\.0"):
+        play(tmp_path, method="learn", set={"speed": "0.2,-3"})
+    assert stored(tmp_path) == {}

@@ -152,3 +152,14 @@ def test_drafted_positions_are_recorded_as_the_round_says():
     worker, _, jobs = worker_of(method="draft")
     rounds = worker.play(jobs[0]).rounds
     assert {(each.route, each.accepted, each.drafted) for each in rounds} == {("full", None, None), ("flash", 2, 4)}
+
+
+def test_a_refused_action_is_a_failure_whatever_the_environment_said_before():
+    worker, registry, jobs = worker_of(method="nan")
+    worker.build([jobs[0].cell])
+    world, ended = registry.env.unwrapped, []
+    reset = world.reset
+    world.reset = lambda **options: (lambda seen, info: (seen, info | {"success": True}))(*reset(**options))
+    registry.acting.end = ended.append
+    row = worker.play(jobs[0])
+    assert (row.success, row.outcome, ended) == (False, "invalid action", [False])
