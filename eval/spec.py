@@ -48,7 +48,7 @@ class Spec:
         episodes: Episodes for each suite, each combination of settings and each method.
         seed: Seed of the cells.
         set: Suite settings to fix, each to one or several values; the combinations are run side by side.
-        clock: ``sync`` (the world waits for the policy) or ``realtime`` (it does not).
+        clock: ``sync`` (the environment waits for the policy) or ``realtime`` (it does not).
         latency: Latency source; see :func:`replan.eval.clock.parse_latency`.
         dtype: Precision of the policy: ``float32`` or ``bfloat16``.
         device: ``cpu``, ``cuda``, or ``auto``: CUDA where there is a device, resolved before anything is run.

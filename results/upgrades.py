@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from dataclasses import asdict
 from typing import Any
 
-from .schema import machine_digest
+from .schema import Mark, machine_digest
 
 
 def _add_success_at_end(connection: sqlite3.Connection) -> None:
@@ -58,19 +59,16 @@ def _typed(run: dict[str, Any]) -> dict[str, Any]:
         "identity": identity,
         "activity_counters": counters,
         "machines": {machine_digest(hardware): hardware},
-        "marks": [_mark(text) for text in run["marks"]],
-        "suite_marks": {suite: list(map(_mark, texts)) for suite, texts in run.get("suite_marks", {}).items()},
+        "marks": [asdict(Mark.parse(text)) for text in run["marks"]],
+        "suite_marks": {
+            suite: [asdict(Mark.parse(text)) for text in texts] for suite, texts in run.get("suite_marks", {}).items()
+        },
     }
 
 
 def _device(run: dict[str, Any]) -> str:
     accelerator = run["hardware"].get("accelerator", "CPU")
     return "cpu" if accelerator == "CPU" else accelerator
-
-
-def _mark(text: str) -> dict[str, str]:
-    badge, _, sentence = text.partition(": ")
-    return {"badge": badge, "text": sentence or badge}
 
 
 UPGRADES = {1: _add_success_at_end, 2: _add_identity_and_device}
