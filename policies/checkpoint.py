@@ -189,13 +189,12 @@ def _typed(value: Any, hint: Any, name: str) -> Any:
             except CheckpointError:
                 continue
     elif origin is tuple:
-        inner = (
-            parts[:1] * len(value)
-            if len(parts) == 2 and parts[1] is ... and isinstance(value, (list, tuple))
-            else parts
-        )
-        if isinstance(value, (list, tuple)) and len(value) == len(inner):
-            return tuple(_typed(item, part, f"{name}[{n}]") for n, (item, part) in enumerate(zip(value, inner)))  # noqa: B905
+        items = value if isinstance(value, (list, tuple)) else None
+        if items is not None and parts[-1] is ...:
+            parts = parts[:1] * len(items)
+        if items is not None and len(items) == len(parts):
+            numbered = enumerate(zip(items, parts, strict=True))
+            return tuple(_typed(item, part, f"{name}[{number}]") for number, (item, part) in numbered)
     elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     elif isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
@@ -204,7 +203,7 @@ def _typed(value: Any, hint: Any, name: str) -> Any:
 
 
 def check_sizes(sizes: dict[str, int], most: int = 1 << 20) -> None:
-    """Raises ValueError unless every size lies in 1..most; the default is four times the largest published vocabulary."""
+    """Raises ValueError unless all sizes lie in 1..most; the default is four times the largest published vocabulary."""
     if wrong := {name: value for name, value in sizes.items() if not 1 <= value <= most}:
         raise ValueError(f"sizes must be whole numbers in 1..{most}, got {wrong}")
 

@@ -119,7 +119,7 @@ def finish(
         x: [B, T, D] its input.
         computed: [B, R, D] its input at the computed rows.
         rows: [R] the computed rows, None for all.
-        attention: Queries of the computed rows, keys and values that they see, and their mask, as ``attend`` takes them.
+        attention: Queries of the computed rows, keys and values that they see, and their mask, as in ``attend``.
     """
     q, k, v, mask = attention
     ops.attended(number, q, k)

@@ -24,22 +24,22 @@ class ObservationError(ValueError):
 
 
 class Processor(Protocol):
-    """The conventions of one policy. Each family has its own dataclass of them, in the family's file.
-
-    Attributes:
-        cameras: Observation keys of the views, in the model's order.
-        replan: Actions of a chunk that are executed before the next round (the replan window).
-        gripper: Indices of the gripper channels of an action.
-    """
+    """The conventions of one policy. Each family has its own dataclass of them, in the family's file."""
 
     @property
-    def cameras(self) -> tuple[str, ...]: ...
+    def cameras(self) -> tuple[str, ...]:
+        """Observation keys of the views, in the model's order."""
+        ...
 
     @property
-    def replan(self) -> int: ...
+    def replan(self) -> int:
+        """Actions of a chunk that are executed before the next round (the replan window)."""
+        ...
 
     @property
-    def gripper(self) -> tuple[int, ...]: ...
+    def gripper(self) -> tuple[int, ...]:
+        """Indices of the gripper channels of an action."""
+        ...
 
     @property
     def continuous(self) -> list[int]:
@@ -75,7 +75,7 @@ class Processor(Protocol):
         ...
 
     def actions(self, chunk: Tensor, state: np.ndarray) -> np.ndarray:
-        """Returns environment actions, float32, of a normalised chunk [.., action_dim] chosen in a state [state_dim]."""
+        """Returns environment actions, float32, of a normalised chunk [.., A] chosen in a state [state_dim]."""
         ...
 
 

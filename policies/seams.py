@@ -243,11 +243,11 @@ class Methods:
     def _join(self, rows: Seam, ffn: Seam, each: list[Ops]) -> Ops:
         """Returns one Ops that asks the seams' owners, and shows every method's tap what is attended to."""
         by_method = dict(zip(self.all, each, strict=True))
-        owners = [by_method[self.owner[seam]] if seam in self.owner else DENSE for seam in (rows, ffn)]
+        by_rows, by_ffn = (by_method[self.owner[seam]] if seam in self.owner else DENSE for seam in (rows, ffn))
         taps = [ops for ops in each if type(ops).attended is not Ops.attended]
-        if not taps and all(ops is DENSE for ops in owners):
+        if by_rows is by_ffn is DENSE and not taps:
             return DENSE
-        return _Joined(*owners, taps)
+        return _Joined(by_rows, by_ffn, taps)
 
 
 class _Joined(Ops):

@@ -54,7 +54,7 @@ def train_draft(
     torch.set_num_threads(1)
     policy = load_policy(policy_file)
     model: Any = policy.model  # of PaliGemma's kind, which the types of all families do not say
-    processor = policy.processor
+    processor: Any = policy.processor
     rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
     if not hasattr(model, "vlm"):
         raise ValueError(f"a draft starts from a PaliGemma layer, and the model of {policy_file} has none")

@@ -17,9 +17,9 @@ def envs(names: tuple[str, ...]) -> dict[str, Any]:
     """List suites and their settings; of the suites that are named, the tasks."""
     from tabulate import tabulate
 
-    from ..bench import Bench
+    from ..registry import Registry
 
-    known = Bench().suites()
+    known = Registry().suites()
     for name in names:
         if name not in known:
             raise unknown("suite", name, known)

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from ..spec import BadInput, unknown
-from . import BadNews, NotForThisPython, json_option
+from . import CommandFailed, NotForThisPython, json_option
 
 STDERR = 2  # where other programs' output goes: stdout is for what scripts read
 ROBOTWIN_BEFORE = (3, 12)  # the Python that upstream's wheel refuses
@@ -54,7 +54,7 @@ def setup(name: str) -> dict[str, Any]:
             system_packages(problem, trial.packages, say)
             problem = attempt(trial, suite)
         if problem is not None:
-            raise BadNews(f"{name} does not work yet: {problem}", {"setup": name, "did": did})
+            raise CommandFailed(f"{name} does not work yet: {problem}", {"setup": name, "did": did})
     say("everything needed is there; one scene was loaded and drawn")
     return {"setup": name, "did": did}
 
@@ -84,7 +84,7 @@ def doctor(names: tuple[str, ...]) -> dict[str, Any]:
     result = {"suites": {name: {"ok": problem is None, "problem": problem} for name, problem in found.items()}}
     ill = [name for name, problem in found.items() if problem is not None]
     if ill:
-        raise BadNews(f"not usable here: {', '.join(ill)}", result)
+        raise CommandFailed(f"not usable here: {', '.join(ill)}", result)
     return result
 
 
@@ -155,7 +155,9 @@ def _install(name: str, say: Callable[[str], None]) -> None:
     command = [*pip, "install", "--disable-pip-version-check", "--no-deps", "--require-hashes", "-r", str(lock)]
     before = _installed()
     if subprocess.run(command, stdout=STDERR).returncode:
-        raise BadNews(f"pip could not install the packages; its message is above. The command: {shlex.join(command)}")
+        raise CommandFailed(
+            f"pip could not install the packages; its message is above. The command: {shlex.join(command)}"
+        )
     importlib.invalidate_caches()
     new = sorted(f"{name} {version}" for name, version in (_installed() - before))
     say(f"installed {', '.join(new)}" if new else f"the packages of {lock} are installed")
@@ -176,12 +178,12 @@ def system_packages(why: str, alternatives: tuple[tuple[str, ...], ...], say: Ca
     """Installs the first set of packages that the distribution has, as root on Debian and Ubuntu.
 
     Raises:
-        BadNews: Somebody else has to do it; the message holds the command.
+        CommandFailed: Somebody else has to do it; the message holds the command.
     """
     install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends"]
     if shutil.which("apt-get") is None or os.geteuid() != 0:
         command = shlex.join([*install, *alternatives[0]])
-        raise BadNews(f"{why}. Something of the system is missing; on Debian or Ubuntu, as root: {command}")
+        raise CommandFailed(f"{why}. Something of the system is missing; on Debian or Ubuntu, as root: {command}")
     subprocess.run(["apt-get", "update", "-qq"], stdout=subprocess.DEVNULL)
     known = [p for p in alternatives if not subprocess.run(["apt-cache", "show", *p], capture_output=True).returncode]
     packages = (known or alternatives)[0]
@@ -189,4 +191,4 @@ def system_packages(why: str, alternatives: tuple[tuple[str, ...], ...], say: Ca
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     done = subprocess.run([*install, *packages], env=environment, capture_output=True, text=True, errors="replace")
     if done.returncode:
-        raise BadNews(f"{shlex.join([*install, *packages])} failed: {(done.stderr or done.stdout).strip()}")
+        raise CommandFailed(f"{shlex.join([*install, *packages])} failed: {(done.stderr or done.stdout).strip()}")

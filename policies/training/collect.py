@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from ..checkpoint import file_hash
 from ..call import call_policy
+from ..checkpoint import file_hash
 from ..policy import load_policy
 from ..processing import views
 from ..seams import Methods
@@ -113,7 +113,9 @@ def _policy_driver(path: Path, seed: int) -> Driver:
 
     def drive(observation: dict[str, Any]) -> np.ndarray:
         noise = torch.randn((1, *policy.model.noise_shape), generator=generator)
-        return policy.processor.actions(call_policy(policy, Methods(), observation, noise).chunk[0], observation["state"])
+        return policy.processor.actions(
+            call_policy(policy, Methods(), observation, noise).chunk[0], observation["state"]
+        )
 
     return drive
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..model import Inputs
 from ..pi0 import TINY, Pi0Config, Pi0Processor
-from ..processing import UNKNOWN, Processor, pixels, split_words
+from ..processing import UNKNOWN, pixels, split_words
 from .recording import Conventions, Frames
 
 HELD_OUT = 50  # every 50th episode is held out: 2 %, one of the smallest recordings made so far
@@ -25,7 +25,7 @@ class Dataset:
     """Frames of several folders as one sequence; the images stay mapped uint8."""
 
     def __init__(
-        self, folders: list[Path], processor: Processor | None, held_out: bool, known: tuple[str, ...] = ("<pad>",)
+        self, folders: list[Path], processor: Pi0Processor | None, held_out: bool, known: tuple[str, ...] = ("<pad>",)
     ) -> None:
         """Keeps the training or the held-out (every 50th, from the first) episodes of each folder.
 
@@ -45,7 +45,7 @@ class Dataset:
         self.actions = torch.from_numpy(actions.astype(np.float32))
         text = np.concatenate([part.instruction[k] for part, k in zip(parts, keep, strict=True)])
         self.suites = sorted({part.conventions.suite for part in parts})
-        self.processor: Processor = processor or self._statistics(parts[0].conventions, folders, known)
+        self.processor = processor or self._statistics(parts[0].conventions, folders, known)
         tokens = {each: self.processor.tokenize(each) for each in map(str, np.unique(text))}
         self.tokens = torch.tensor([tokens[str(instruction)] for instruction in text])
         self.actions = self.processor.normalise_actions(self.actions, self.state[:, None])
@@ -107,7 +107,7 @@ def shifted(images: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarr
 
 
 def vocabulary(folders: list[Path]) -> tuple[list[str], int]:
-    """Returns the words of the instructions of some recordings, the most common first, and the length of the longest."""
+    """Returns the words of all instructions of some recordings, the most common first, and the longest's length."""
     counts: Counter[str] = Counter()
     longest = 0
     for text in {str(text) for folder in folders for text in np.unique(Frames.load(folder).instruction)}:

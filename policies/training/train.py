@@ -141,10 +141,8 @@ def _work(
     dist.init_process_group("gloo", f"file://{rendezvous.absolute()}", rank=rank, world_size=world)
     if start:
         header = checkpoint.read_header(start)
-        config, processor = (
-            checkpoint.from_plain(Pi0Config, header.config),
-            checkpoint.from_plain(Pi0Processor, header.processor),
-        )
+        config = checkpoint.from_plain(Pi0Config, header.config)
+        processor = checkpoint.from_plain(Pi0Processor, header.processor)
         before = header.card.get("suites", [])
         if {Frames.load(folder).conventions.suite for folder in folders} <= set(before):
             data = Dataset(folders, learn_words(processor, folders, config), held_out=False)

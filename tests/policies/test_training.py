@@ -17,8 +17,9 @@ from replan.policies.policy import load_policy
 from replan.policies.training import collect as collecting
 from replan.policies.training import train as training
 from replan.policies.training.collect import Request, collect, collect_all
+from replan.policies.training.dataset import Dataset, learn_words, shifted
 from replan.policies.training.recording import Conventions, Frames
-from replan.policies.training.train import Dataset, Recipe, flow_loss, initialise, learn_words, shifted, train
+from replan.policies.training.train import Recipe, flow_loss, initialise, train
 
 BELT = Conventions("conveyor", ("third", "wrist"), (6,), relative=False, image_size=64)
 
@@ -269,6 +270,6 @@ def test_a_draft_is_trained_for_a_policy_and_lies_beside_it(recording, trained):
     path = trained / "policy.safetensors"
     error = train_draft(path, [recording], epochs=2, frames=64, batch=32)
     worse = train_draft(path, [recording], trained / "one.safetensors", epochs=1, frames=64, batch=32, rate=1e-9)
-    draft = load_draft(draft_path(path), load_policy(path).model.config, path)
+    draft = load_draft(draft_path(path), path)
     assert error < worse and not draft.training
     assert read_header(draft_path(path)).card["validation_rms"] == error
