@@ -6,7 +6,13 @@ import pytest
 import torch
 from replan.policies.flow import FlowSpec, Schedule
 
-FLOWS = [FlowSpec(time, kind) for time in (0.0, 1.0) for kind in ("velocity", "action")]
+FLOWS = [
+    FlowSpec(time, kind, sampler=sampler, shift=shift)
+    for time in (0.0, 1.0)
+    for kind in ("velocity", "action")
+    for sampler in ("euler", "renoise")
+    for shift in (1.0, 5.0)
+]
 
 
 @pytest.fixture
@@ -62,3 +68,53 @@ def test_times_are_accumulated_in_float32_as_openpi_does():
 def test_a_schedule_that_cannot_be_walked_is_refused(times, computed):
     with pytest.raises(ValueError, match="step"):
         Schedule(times, computed)
+
+
+@pytest.mark.parametrize("sampler", ["euler", "renoise"])
+@pytest.mark.parametrize("time_at_noise", [0.0, 1.0])
+def test_an_inexact_prediction_goes_where_the_sampler_says(sampler, time_at_noise, pair):
+    """The predictor pulls towards x, as no exact one does. References: X-VLA's and openpi's loops, by hand."""
+    action, noise = pair
+    flow = FlowSpec(time_at_noise, "action", steps=10, sampler=sampler)
+    schedule, x = flow.schedule(), noise
+    for time, later in zip(schedule.times, schedule.times[1:], strict=False):
+        x = flow.advance(x, 0.7 * action + 0.3 * x, noise, time, later)
+    expected = noise
+    for step in range(10):
+        level, next_level = 1 - step / 10, 0.9 - step / 10  # of the noise
+        clean = 0.7 * action + 0.3 * expected
+        if sampler == "renoise":
+            expected = next_level * noise + (1 - next_level) * clean
+        else:
+            expected = expected + (level - next_level) * (clean - expected) / level
+    torch.testing.assert_close(x, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_samplers_differ_on_inexact_predictions_and_agree_on_one_step(pair):
+    action, noise = pair
+
+    def walk(sampler, steps):
+        flow, x = FlowSpec(1.0, "action", steps, sampler), noise
+        times = flow.schedule().times
+        for time, later in zip(times, times[1:], strict=False):
+            x = flow.advance(x, 0.7 * action + 0.3 * x, noise, time, later)
+        return x
+
+    torch.testing.assert_close(walk("euler", 1), walk("renoise", 1))
+    assert (walk("euler", 10) - walk("renoise", 10)).abs().max() > 0.02
+
+
+def test_shifted_times_are_fast_wams():
+    times = FlowSpec(1.0, steps=10, shift=5.0).schedule().times
+    assert [round(1000 * time) for time in times] == [1000, 978, 952, 921, 882, 833, 769, 682, 556, 357, 0]
+    assert FlowSpec(0.0, steps=10, shift=5.0).schedule().times == tuple(1 - time for time in times)
+    assert FlowSpec(1.0, steps=10, shift=5.0).schedule(2).times == pytest.approx((1, 5 / 6, 0))
+
+
+@pytest.mark.parametrize(
+    "field", [{"noise_time": 0.5}, {"prediction": "noise"}, {"sampler": "ddim"}, {"steps": 0}, {"shift": 0.0}]
+)
+def test_a_convention_that_does_not_exist_is_refused_by_value(field):
+    (value,) = field.values()
+    with pytest.raises(ValueError, match=str(value)):
+        FlowSpec(**field)
