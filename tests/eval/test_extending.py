@@ -1,4 +1,4 @@
-"""The example of an agent in docs/extending.md, as it stands there."""
+"""The examples in docs/extending.md, as they are printed there."""
 
 from __future__ import annotations
 
@@ -17,3 +17,12 @@ def test_the_example_of_an_agent_runs_and_prints_what_it_says(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{printed}\n"
+
+
+def test_examples_of_packages_are_the_code_that_is_installed_and_evaluated():
+    """tests/test_thirdparty.py runs these packages; the page must show the same code."""
+    page = (DOCS / "extending.md").read_text()
+    shown = re.findall(r"`(tests/thirdparty/[^`]*)`:\n\n```python\n(.*?)```", page, flags=re.DOTALL)
+    assert len(shown) >= 2
+    for path, code in shown:
+        assert code.strip() in (DOCS.parent / path).read_text(), path
