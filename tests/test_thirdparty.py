@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = Path(__file__).parent / "thirdparty"
+PACKAGES = Path(__file__).parent / "third_party"
 
 
 @pytest.fixture(scope="module")
