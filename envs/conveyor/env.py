@@ -13,8 +13,8 @@ from gymnasium import spaces
 from . import task as rules
 from .expert import GRASPS, SEVERAL_GRASPS, View, plan
 from .physics import CONTROL_TICKS, TICK_NS, ConveyorPhysics, model_xml
+from .suite import CAMERAS, TASKS
 
-CAMERAS = ("third", "wrist")
 MAX_SPEED = 60.0  # m/min; twice what the arm can follow
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz ")
 
@@ -103,9 +103,9 @@ class ConveyorSorting(gymnasium.Env[dict[str, Any], np.ndarray]):
         if options:
             raise ValueError(f"unknown reset options {sorted(options)}; known are 'task' and 'init_state'")
         if task is None:
-            task = rules.TASKS[int(self.np_random.integers(len(rules.TASKS)))]
-        if task not in rules.TASKS:
-            raise ValueError(f"unknown task {task!r}; the tasks are {', '.join(rules.TASKS)}")
+            task = TASKS[int(self.np_random.integers(len(TASKS)))]
+        if task not in TASKS:
+            raise ValueError(f"unknown task {task!r}; the tasks are {', '.join(TASKS)}")
         if not isinstance(init_state, (int, np.integer)) or init_state < 0:
             raise ValueError(f"init_state must be an index from 0, got {init_state!r}")
         if seed is None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from .physics import BELT_TOP, BELT_WIDTH, BELT_X, BIN_HALF, BINS, OPENING, TOOL_HOME, ConveyorPhysics
+from .suite import TASKS
 
-TASKS = ("dog-red", "dog-blue", "brush-red", "brush-blue")
 SPEEDS = (6.0, 15.0)  # m/min, drawn uniformly unless fixed
 TIME_LIMIT_NS = 10_000_000_000
 REACH_Y = 0.50  # an object further down the belt than this is lost

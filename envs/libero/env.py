@@ -9,10 +9,10 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from .. import SuiteUnavailable
-from .simulator import CAMERAS, CONTROL_TICKS, TICK_NS, Simulator
-from .tasks import INIT_STATES, Task, array_digest, tasks_of
-from .upstream import MEND
+from ..errors import SuiteUnavailable
+from .simulator import CONTROL_TICKS, TICK_NS, Simulator
+from .tasks import CAMERAS, INIT_STATES, Task, array_digest, tasks_of
+from .upstream import FIX
 from .verify import task_problems, usable
 
 PROTOCOLS = {  # who evaluates so: step limits by suite
@@ -229,7 +229,7 @@ class Libero(gymnasium.Env[dict[str, Any], np.ndarray]):
         if self._simulator is None or self._simulator.task != task:
             self.close()
             if problems := task_problems(self._upstream, task):
-                raise SuiteUnavailable(f"{problems[0]}; {MEND}")
+                raise SuiteUnavailable(f"{problems[0]}; {FIX}")
             self._init_states = self._upstream.init_states(task)
             self._simulator = Simulator(self._upstream, task)
         return self._simulator

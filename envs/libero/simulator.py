@@ -15,13 +15,12 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from .. import SuiteUnavailable
-from .tasks import Task
-from .upstream import MEND, Upstream
+from ..errors import SuiteUnavailable
+from .tasks import CAMERAS, Task
+from .upstream import FIX, Upstream
 
 TICK_NS = 2_000_000
 CONTROL_TICKS = 25  # 20 Hz
-CAMERAS = {"agentview": "agentview", "wrist": "robot0_eye_in_hand"}
 _MUTABLE = ("body_pos", "body_quat", "site_rgba")  # what resets and predicates change in the model
 _STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 
@@ -159,7 +158,7 @@ class Simulator:
                 renderer = self._renderer = mujoco.Renderer(self.model, size, size)
             except mujoco.FatalError as error:
                 backend = os.environ.get("MUJOCO_GL")
-                raise SuiteUnavailable(f"MuJoCo cannot draw with MUJOCO_GL={backend} ({error}); {MEND}") from error
+                raise SuiteUnavailable(f"MuJoCo cannot draw with MUJOCO_GL={backend} ({error}); {FIX}") from error
         renderer.update_scene(self.data, CAMERAS[camera], self._visible)
         return renderer.render()
 

@@ -12,10 +12,10 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from .seeds import TRAINING
+from ..demonstrations import TRAINING_SEED
 from .source import Opened, open_real, open_standin
-from .tasks import COUNT
-from .world import CAMERAS, IMAGE, TICK_NS, UnstableScene
+from .tasks import CAMERAS, COUNT
+from .world import IMAGE, TICK_NS
 
 # Bounds of one arm's action, in the order of its entries: joints turn no further than half a turn and hands reach no
 # farther than two metres. What lies beyond is clipped.
@@ -58,7 +58,6 @@ class RoboTwin(gymnasium.Env[dict[str, Any], np.ndarray]):
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
     tick_ns = TICK_NS
-    unstable = UnstableScene  # what reset raises for a training scene whose objects do not come to rest
 
     def __init__(self, action: str = "qpos", instructions: str = "unseen", render_mode: str | None = None) -> None:
         """See the class."""
@@ -222,12 +221,12 @@ class RoboTwin(gymnasium.Env[dict[str, Any], np.ndarray]):
     def _scene(self, task: str, init_state: Any) -> tuple[int, dict[str, str] | None]:
         if isinstance(init_state, bool) or not isinstance(init_state, (int, np.integer)):
             raise ValueError(f"init_state must be a whole number, got {init_state!r}")
-        if TRAINING <= init_state < 2**32:  # what numpy takes for a seed
+        if TRAINING_SEED <= init_state < 2**32:  # what numpy takes for a seed
             return int(init_state), None
         if not 0 <= init_state < COUNT:
             raise ValueError(
                 f"init_state must be in 0..{COUNT - 1}, or the number of a training scene from "
-                f"{TRAINING} on, got {init_state}"
+                f"{TRAINING_SEED} on, got {init_state}"
             )
         return self._opened.scene(task, int(init_state))
 
