@@ -92,6 +92,7 @@ class Disturbance:
         self.shove, self.left = np.zeros(7), 0
 
     def __call__(self, action: np.ndarray) -> np.ndarray:
+        """Returns the action, disturbed; it may leave [-1, 1]."""
         rng = self.rng
         self.drift = self.DRIFT_MEMORY * self.drift + rng.normal(0, self.DRIFT)
         action = action + self.drift

@@ -1,7 +1,8 @@
 """Suites: their description, what their installation needs, and the list of folders and packages they come from.
 
 A suite's folder has a module ``suite.py``, which imports no simulator and exports ``SUITES``, a tuple of
-:class:`Suite`, and ``INSTALL``, an :class:`Install`. Other packages name such a module in the entry-point group ``replan.suites``.
+:class:`Suite`, and ``INSTALL``, an :class:`Install`. Other packages name such a module in the
+entry-point group ``replan.suites``.
 """
 
 from __future__ import annotations

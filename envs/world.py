@@ -23,8 +23,8 @@ class World(Protocol):
 
     ``reset(seed=, options={"task":, "init_state":})`` starts exactly that cell, in any process and after any other, and
     gives ``info["manifest"]``: text or numbers, by name, that must agree between compared episodes. ``step`` gives
-    ``info["success"]`` always and ``info["outcome"]``, a word, on the last step. Observations are dictionaries of images
-    uint8 [H, W, 3], ``state`` float32 [n] and ``instruction``, and share no memory.
+    ``info["success"]`` always and ``info["outcome"]``, a word, on the last step. Observations are dictionaries of
+    images uint8 [H, W, 3], ``state`` float32 [n] and ``instruction``, and share no memory.
 
     Attributes:
         tick_ns: Nanoseconds of one physics tick.
@@ -78,9 +78,8 @@ class CellEnv(gymnasium.Env[dict[str, Any], np.ndarray]):
     def __init__(self, tasks: Sequence[str], *, init_states: int | None = None, render_mode: str | None = None) -> None:
         modes = self.metadata.get("render_modes", [])
         if render_mode is not None and render_mode not in modes:
-            raise ValueError(
-                f"render_mode must be None{''.join(f' or {mode!r}' for mode in modes)}, got {render_mode!r}"
-            )
+            known = " or ".join(map(repr, (None, *modes)))
+            raise ValueError(f"render_mode must be {known}, got {render_mode!r}")
         self.tasks, self.init_states, self.render_mode = tuple(tasks), init_states, render_mode
         self.cameras_on = True
         self.time_ns = 0

@@ -20,7 +20,7 @@ from . import json_option
     type=click.IntRange(min=0),
     default=1,
     show_default=True,
-    help="Recordings of different seeds have no initial state in common.",
+    help="Different seeds share no initial state.",
 )
 @click.option("--policy", metavar="NAME|PATH", help="Let this policy act while the expert labels (DAgger).")
 @click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True)
