@@ -56,7 +56,7 @@ class CellEnv(gymnasium.Env[dict[str, Any], np.ndarray]):
     ``_observe``, ``_advance`` and ``get_state``; where it renders, also ``_render`` and ``metadata``.
 
     Args:
-        tasks: Names of the tasks.
+        tasks: Names of the tasks. A subclass that learns them later sets the attribute.
         init_states: Number of initial states per task; None where they are sampled without end.
         render_mode: One of ``metadata["render_modes"]``, or None.
 
@@ -75,7 +75,9 @@ class CellEnv(gymnasium.Env[dict[str, Any], np.ndarray]):
     recorded_states: range = range(0)
     resumable: bool = True
 
-    def __init__(self, tasks: Sequence[str], *, init_states: int | None = None, render_mode: str | None = None) -> None:
+    def __init__(
+        self, tasks: Sequence[str] = (), *, init_states: int | None = None, render_mode: str | None = None
+    ) -> None:
         modes = self.metadata.get("render_modes", [])
         if render_mode is not None and render_mode not in modes:
             known = " or ".join(map(repr, (None, *modes)))
@@ -83,7 +85,7 @@ class CellEnv(gymnasium.Env[dict[str, Any], np.ndarray]):
         self.tasks, self.init_states, self.render_mode = tuple(tasks), init_states, render_mode
         self.cameras_on = True
         self.time_ns = 0
-        self._not_ready: str | None = "the environment was never reset"
+        self._started, self._over = False, False
 
     @abstractmethod
     def _begin(self, task: str, init_state: int, seed: int) -> dict[str, Any]:
@@ -150,9 +152,9 @@ class CellEnv(gymnasium.Env[dict[str, Any], np.ndarray]):
         self._check_init_state(init_state)
         if seed is None:
             seed = int(self.np_random.integers(2**31))
-        self.time_ns, self._not_ready = 0, "the last reset failed"
+        self.time_ns, self._started, self._over = 0, False, False
         manifest = self._begin(task, int(init_state), seed)
-        self._not_ready = None
+        self._started = True
         return self._observe(), {"success": False, "manifest": manifest}
 
     def step(self, action: np.ndarray) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
@@ -178,8 +180,7 @@ class CellEnv(gymnasium.Env[dict[str, Any], np.ndarray]):
         info: dict[str, Any] = {"success": success, **self._info()}
         if outcome is not None:
             info["outcome"] = outcome
-            if not self.resumable:
-                self._not_ready = "the episode is over"
+            self._over = True
         return self._observe(), float(success), outcome not in (None, TIME), outcome == TIME, info
 
     def hold(self, ticks: int) -> None:
@@ -203,6 +204,7 @@ class CellEnv(gymnasium.Env[dict[str, Any], np.ndarray]):
         """
         if self.render_mode is None:
             return None
+        self._require_start()
         return self._render()
 
     def _check_init_state(self, init_state: Any) -> None:
@@ -214,6 +216,13 @@ class CellEnv(gymnasium.Env[dict[str, Any], np.ndarray]):
         training = f", or for training in {recorded.start}..{recorded.stop - 1}" if recorded else ""
         raise ValueError(f"init_state must be an index {bounds}{training}, got {init_state!r}")
 
+    def _require_start(self) -> None:
+        """Raises ResetNeeded where there is no scene."""
+        if not self._started:
+            raise gymnasium.error.ResetNeeded("call reset() before the environment is used")
+
     def _require_episode(self) -> None:
-        if self._not_ready is not None:
-            raise gymnasium.error.ResetNeeded(f"{self._not_ready}; call reset() before the environment is used")
+        """Raises ResetNeeded where the episode cannot go on."""
+        self._require_start()
+        if self._over and not self.resumable:
+            raise gymnasium.error.ResetNeeded("the episode is over; call reset() before the environment is used")
