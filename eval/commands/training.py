@@ -1,4 +1,4 @@
-"""``replan collect``, ``train`` and ``train-draft``: from a scripted expert to a policy with its draft."""
+"""``replan train`` and ``train-draft``: from recordings to a policy with its draft."""
 
 from __future__ import annotations
 
@@ -7,57 +7,8 @@ from typing import Any
 
 import click
 
-from ..spec import BadInput, unknown
+from ..spec import BadInput
 from . import json_option
-
-
-@click.command()
-@click.option("--suite", required=True, metavar="NAME", help="Suite; `replan envs` lists them.")
-@click.option("--task", "tasks", metavar="NAME,...", help="Tasks to record; all of the suite if missing.")
-@click.option("--episodes", type=click.IntRange(min=1), required=True, help="Episodes of each task.")
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Two seeds share no cell.")
-@click.option("--policy", metavar="NAME|PATH", help="Let this policy drive while the expert labels (DAgger).")
-@click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True)
-@click.option("--out", required=True, metavar="DIR", help="Gets one folder a task; those that are there are kept.")
-@json_option
-def collect(
-    suite: str, tasks: str | None, episodes: int, seed: int, policy: str | None, workers: int, out: str
-) -> dict[str, Any]:
-    """Record episodes that the suite's expert labels, for training."""
-    from ...envs import SUITES
-    from ...policies.pi0 import TINY
-    from ...policies.policy import policy_path
-    from ...policies.training.collect import Request, collect_all
-    from ...policies.training.recording import Conventions
-
-    if suite not in SUITES:
-        raise unknown("suite", suite, SUITES)
-    known = SUITES[suite]
-    if known.expert is None:
-        raise BadInput(f"suite {suite!r} has no expert to record")
-    wanted = [task.strip() for task in tasks.split(",")] if tasks else list(known.tasks)
-    for task in wanted:
-        if task not in known.tasks:
-            raise unknown("task", task, known.tasks)
-    requests = [
-        Request(
-            env_id=f"replan.envs:{known.env_id}",
-            conventions=Conventions(
-                suite, known.cameras, known.gripper, known.absolute, TINY.image_size, known.open_language
-            ),
-            expert=known.expert,
-            task=task,
-            index=known.tasks.index(task),
-            out=Path(out) / task,
-            episodes=episodes,
-            seed=seed,
-            horizon=TINY.horizon,
-            settings=known.training,
-            policy=policy_path(policy) if policy else None,
-        )
-        for task in wanted
-    ]
-    return {"folders": [str(request.out) for request in requests], "success": collect_all(requests, workers)}
 
 
 @click.command()

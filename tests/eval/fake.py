@@ -26,6 +26,7 @@ SUITES = {
         Suite(
             "belt",
             "fake/Belt-v0",
+            f"{__name__}:Belt",
             ("left", "right", "middle"),
             settings={"speed": float, "still": bool, "log": str},
             policy="tiny",
@@ -33,20 +34,20 @@ SUITES = {
         Suite(
             "shelf",
             "fake/Belt-v0",
+            f"{__name__}:Belt",
             ("up", "down"),
             init_states=2,
             settings={"speed": float, "log": str},
             marks=("stand-in: a belt in place of a shelf",),
             policy="tiny-shelf",
-            expert="scripted",
             block=2,
-            world=lambda settings: {**shelves, "speed": f"{settings['speed']:g}" if "speed" in settings else "own"},
+            fingerprint=lambda settings: {**shelves, "speed": f"{settings.get('speed', 'own')}"},
         ),
-        Suite("orphan", "fake/Belt-v0", ("left",)),
-        Suite("crash", "fake/Crash-v0", ("abort", "left"), policy="tiny"),
-        Suite("jerky", "fake/Jerky-v0", ("left",), policy="tiny"),
-        Suite("absent", "fake/Absent-v0", ("left",), policy="tiny"),
-        Suite("empty", "fake/Empty-v0", ("left",), policy="tiny"),
+        Suite("orphan", "fake/Belt-v0", f"{__name__}:Belt", ("left",)),
+        Suite("crash", "fake/Crash-v0", f"{__name__}:Crash", ("abort", "left"), policy="tiny"),
+        Suite("jerky", "fake/Jerky-v0", f"{__name__}:Jerky", ("left",), policy="tiny"),
+        Suite("absent", "fake/Absent-v0", f"{__name__}:Absent", ("left",), policy="tiny"),
+        Suite("empty", "fake/Empty-v0", f"{__name__}:Empty", ("left",), policy="tiny"),
     )
 }
 

@@ -61,11 +61,11 @@ def test_the_device_is_resolved_before_anything_is_addressed(monkeypatch):
         on("CPU", "cuda")
 
 
-@pytest.mark.parametrize("name", [name for name, suite in REAL.items() if suite.world])
+@pytest.mark.parametrize("name", [name for name, suite in REAL.items() if suite.fingerprint])
 def test_a_fingerprint_needs_no_simulator(name):
     code = (
         "import sys; from replan.envs import SUITES, SuiteUnavailable\n"
-        "try: print(sorted(SUITES[sys.argv[1]].world({})))\nexcept SuiteUnavailable as error: print(error)\n"
+        "try: print(sorted(SUITES[sys.argv[1]].fingerprint({})))\nexcept SuiteUnavailable as error: print(error)\n"
         "assert not {'sapien', 'mujoco', 'libero', 'robosuite', 'robotwin', 'torch'} & sys.modules.keys()"
     )
     done = subprocess.run([sys.executable, "-c", code, name], capture_output=True, text=True)
