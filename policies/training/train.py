@@ -139,20 +139,7 @@ def _work(
 ) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{rendezvous.absolute()}", rank=rank, world_size=world)
-    if start:
-        header = checkpoint.read_header(start)
-        config = checkpoint.from_plain(Pi0Config, header.config)
-        processor = checkpoint.from_plain(Pi0Processor, header.processor)
-        before = header.card.get("suites", [])
-        if {Frames.load(folder).conventions.suite for folder in folders} <= set(before):
-            data = Dataset(folders, learn_words(processor, folders, config), held_out=False)
-            suites = before
-        else:  # another suite has another spread of states and actions
-            data = Dataset(folders, None, held_out=False, known=processor.words)
-            suites = data.suites
-    else:
-        data = Dataset(folders, None, held_out=False)
-        config, suites = fit(MODELS[recipe.model], data.processor), data.suites
+    config, data, suites = _beginning(folders, recipe, start)
     check = Dataset(folders, data.processor, held_out=True)
     model = Pi0(config)
     initialise(model, torch.Generator().manual_seed(recipe.seed))
@@ -198,6 +185,22 @@ def _work(
             }
             _keep(out, model, averaged, optimizer, done, data.processor, card)
     dist.destroy_process_group()
+
+
+def _beginning(folders: list[Path], recipe: Recipe, start: Path | None) -> tuple[Pi0Config, Dataset, list[str]]:
+    """Returns the dimensions, the training set with the policy's conventions, and the suites that it will know."""
+    if start is None:
+        data = Dataset(folders, None, held_out=False)
+        return fit(MODELS[recipe.model], data.processor), data, data.suites
+    header = checkpoint.read_header(start)
+    config = checkpoint.from_plain(Pi0Config, header.config)
+    processor = checkpoint.from_plain(Pi0Processor, header.processor)
+    known_suites = header.card.get("suites", [])
+    if {Frames.load(folder).conventions.suite for folder in folders} <= set(known_suites):
+        return config, Dataset(folders, learn_words(processor, folders, config), held_out=False), known_suites
+    # Another suite has another spread of states and actions, so its statistics are measured anew.
+    data = Dataset(folders, None, held_out=False, known=processor.words)
+    return config, data, data.suites
 
 
 def _mean_gradients(model: nn.Module, world: int) -> None:

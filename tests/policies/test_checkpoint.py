@@ -105,3 +105,69 @@ def test_bundled_policies_load_and_say_what_they_are():
         assert any("tiny" in mark for mark in policy.card["marks"])
         assert all(torch.isfinite(parameter).all() for parameter in policy.model.parameters())
         assert policy.processor.cameras in {suite.cameras for suite in SUITES.values() if suite.policy == name}
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "value"),
+    [
+        *[("config", "vision_heads", value) for value in (0, 7, "x", None, 1.5, True)],
+        *[("config", "steps", value) for value in (0, -1, "x", 1e9, 10**9)],
+        *[("config", "horizon", value) for value in (0, 10**9, [16])],
+        *[("config", "vocab", value) for value in (10**9, 5)],
+        ("config", "stem", [[24, 3, 0]]),
+        ("config", "stem", [[24, 3]]),
+        ("config", "image_size", 10**6),
+        ("config", "depth", 10**6),
+        *[("processor", "words", value) for value in ("put", [], [1, 2], ["a"] * 1000)],
+        *[("processor", "max_tokens", value) for value in (0, "x")],
+        *[("processor", "cameras", value) for value in ([], "third")],
+        *[("processor", "gripper", value) for value in (True, [True], 40)],
+        *[("processor", "replan", value) for value in (1.5, 0, 17)],
+        ("processor", "mirror", "no"),
+        ("processor", "state_mean", [0.0, None]),
+    ],
+)
+def test_a_configuration_of_another_type_or_out_of_range_is_refused_in_one_line(
+    policy_file, tmp_path, part, field, value
+):
+    tensors, metadata = parts(policy_file)
+    header = json.loads(metadata["replan"])
+    header[part][field] = value
+    path = write(tmp_path / "odd.safetensors", tensors, {"replan": json.dumps(header)})
+    with pytest.raises(CheckpointError, match=r"odd\.safetensors: ") as refusal:
+        load_policy(path)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.float8_e4m3fn, torch.int64])
+def test_weights_of_another_number_type_are_refused(policy_file, tmp_path, dtype):
+    tensors, metadata = parts(policy_file)
+    path = write(tmp_path / "odd.safetensors", {**tensors, "embed.weight": tensors["embed.weight"].to(dtype)}, metadata)
+    with pytest.raises(CheckpointError, match=f"odd.safetensors: embed.weight is stored as {dtype}"):
+        load_policy(path)
+
+
+def test_a_deeply_nested_header_is_refused(policy_file, tmp_path):
+    tensors, _ = parts(policy_file)
+    path = write(tmp_path / "deep.safetensors", tensors, {"replan": "[" * 100_000})
+    with pytest.raises(CheckpointError, match="deep.safetensors has a damaged header"):
+        read_header(path)
+
+
+def test_a_folder_with_a_policy_is_a_policy(policy_file, tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    with pytest.raises(CheckpointError, match=r"mine is not a policy: it contains no policy\.safetensors"):
+        load_policy(folder)
+    (folder / "policy.safetensors").write_bytes(policy_file.read_bytes())
+    policy = load_policy(folder)
+    assert (policy.name, policy.path) == ("mine", folder / "policy.safetensors")
+
+
+def test_the_model_outlives_its_file(policy_file, tmp_path):
+    path = tmp_path / "policy.safetensors"
+    path.write_bytes(policy_file.read_bytes())
+    model = load_policy(path).model
+    before = model.embed.weight.clone()
+    path.write_bytes(bytes(path.stat().st_size))  # in place: whatever is mapped to it turns to zeros
+    assert torch.equal(model.embed.weight, before)
