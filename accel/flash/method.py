@@ -35,7 +35,7 @@ class Flash(Method):
         delta: Largest distance of an accepted action (normalised space). 0 is exactly dense, unless ``reject`` is
             ``next``.
         tau: Verification points as progress from noise (0) to action (1).
-        refresh: A full round after so many flash rounds (the paper's PF); 0 means never for this reason.
+        refresh: A full round after this many flash rounds (the paper's PF); 0 means never for this reason.
         gripper: Whether a gripper switch in the window sends the round to the full path.
         max_age: Control steps after which the reused context is too old; 0 means no cap. Not in the paper. With a
             window of 10 whose drafts are accepted whole, 60 is at most five flash rounds in a row.
@@ -82,7 +82,7 @@ class Flash(Method):
         return [draft_path(policy)]
 
     def attach(self, policy: Policy) -> None:
-        """Loads the draft that lies beside the policy."""
+        """Loads the draft that lies next to the policy."""
         self._policy = policy
         model = policy.model
         self.draft = load_draft(draft_path(policy.path), policy.path).to(model.device, model.dtype)

@@ -19,10 +19,11 @@ from ...policies.policy import load_policy
 from ...policies.training.dataset import Dataset
 from .draft import Draft, DraftConfig, draft_path, save_draft
 
+# The paper's values (appendix A.2, table 9).
 PREFIX_STEPS = 16  # longest sampled prefix
-PREFIX_DECAY = 0.9
-TAIL_WEIGHT = 0.1
-LAST_RATE = 1e-5
+PREFIX_DECAY = 0.9  # weight of a step relative to the one before, within the prefix
+TAIL_WEIGHT = 0.1  # weight of every step behind it
+LAST_RATE = 1e-5  # where the cosine ends
 
 
 def train_draft(

@@ -31,7 +31,7 @@ from .recording import Frames
 
 STATE = "state.safetensors"
 MODELS = {"tiny": TINY, "tiny-coarse": TINY_COARSE}
-KEEP_EVERY = 500  # steps
+KEEP_EVERY = 500  # steps: some three minutes on two cores, the most that a kill can cost
 _BRANCHES = 2  # samples of noise and time for each encoded prefix: the prefix is most of the work
 
 
@@ -44,7 +44,7 @@ class Recipe:
         batch: Frames per step, over all processes.
         rate: Peak learning rate, reached after ``warmup`` steps and decayed linearly to zero.
         warmup: Steps of linear warm-up.
-        average: Decay of the exponential moving average of the weights.
+        average: Decay of the exponential moving average of the weights; 0.998 averages about the last 500 steps.
         seed: Seeds initial weights, batches and noise.
         model: A key of ``MODELS``, where training starts afresh.
         shift: Largest random shift of each image, in pixels each way. Without it, training overfits few demonstrations
@@ -146,6 +146,7 @@ def _work(
     if start:
         checkpoint.load_weights(start, model)
     averaged = {name: value.clone() for name, value in model.state_dict().items()}
+    # A second moment over 50 steps instead of 1000: trainings here are a few thousand steps long.
     optimizer = torch.optim.AdamW(model.parameters(), recipe.rate, betas=(0.9, 0.98), weight_decay=0.01)
     first = _restore(out / STATE, model, averaged, optimizer)
     share = recipe.batch // world
@@ -166,7 +167,7 @@ def _work(
         optimizer.step()
         optimizer.zero_grad()
         losses.append(float(loss.detach()))
-        decay = min(recipe.average, (1 + step) / (10 + step))
+        decay = min(recipe.average, (1 + step) / (10 + step))  # the first steps, far from any good weights, fade fast
         for name, value in model.state_dict().items():
             averaged[name].lerp_(value, 1 - decay)
         done = step + 1
@@ -217,7 +218,9 @@ def _validate(model: Pi0, averaged: dict[str, Tensor], check: Dataset) -> dict[s
     """Held-out flow loss of the averaged weights, on fixed frames and noise."""
     own = {name: value.clone() for name, value in model.state_dict().items()}
     model.load_state_dict(averaged)
-    index = np.random.default_rng(0).integers(len(check), size=192)
+    index = np.random.default_rng(0).integers(
+        len(check), size=192
+    )  # four batches: a second, as against minutes of steps
     loss = float(flow_loss(model, *check.batch(index), torch.Generator().manual_seed(0)))
     model.load_state_dict(own)
     return {"held_out": loss}
