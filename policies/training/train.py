@@ -218,9 +218,7 @@ def _validate(model: Pi0, averaged: dict[str, Tensor], check: Dataset) -> dict[s
     """Held-out flow loss of the averaged weights, on fixed frames and noise."""
     own = {name: value.clone() for name, value in model.state_dict().items()}
     model.load_state_dict(averaged)
-    index = np.random.default_rng(0).integers(
-        len(check), size=192
-    )  # four batches: a second, as against minutes of steps
+    index = np.random.default_rng(0).integers(len(check), size=192)  # four batches: a second of work
     loss = float(flow_loss(model, *check.batch(index), torch.Generator().manual_seed(0)))
     model.load_state_dict(own)
     return {"held_out": loss}
