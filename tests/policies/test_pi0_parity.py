@@ -15,7 +15,7 @@ from replan.policies.checkpoint import CheckpointError
 from replan.policies.flow import FlowSpec, Schedule
 from replan.policies.model import Inputs, Ops
 from replan.policies.pi0 import PI0, TINY, Pi0, Pi0Config
-from replan.policies.published import EMBEDDING, TIED, UNUSED, load_published, published_layout
+from replan.policies.published.pi0 import EMBEDDING, TIED, UNUSED, load_published, published_layout
 from replan.policies.round import Call, Stopwatch
 from replan.policies.seams import Methods
 from safetensors import safe_open

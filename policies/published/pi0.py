@@ -1,20 +1,18 @@
 """Published pi0 weights: openpi's PyTorch conversion, and lerobot's, which has the same names behind a prefix.
 
-A file fits name by name and shape by shape or is refused, since a tolerant loader leaves random layers behind without a
-word. Normalisation statistics and the prompt's tokens are not part of such a file.
+Normalisation statistics and the prompt's tokens are not part of such a file.
 """
 
 from __future__ import annotations
 
-import json
-from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from .checkpoint import CheckpointError, load_strictly, open_safetensors
-from .pi0 import PI0, Pi0, Pi0Config
+from ..checkpoint import CheckpointError
+from ..pi0 import PI0, Pi0, Pi0Config
+from .reader import open_source
 
 _VLM = "paligemma_with_expert.paligemma.model.language_model"
 _EXPERT = "paligemma_with_expert.gemma_expert.model"
@@ -75,28 +73,15 @@ def load_published(path: str | Path, config: Pi0Config = PI0, dtype: torch.dtype
     with torch.device("meta"):
         model = Pi0(config)
     layout = published_layout(model)
-    with ExitStack() as stack:
-        files = [stack.enter_context(open_safetensors(file)) for file in _files(Path(path))]
-        where = {name: file for file in files for name in file.keys()}
-        lerobot = "model." if all(name.startswith("model.") for name in where) else ""
-        where = {name.removeprefix(lerobot): (file, name) for name, file in where.items()}
-        if any("norm.dense." in name or name.startswith("time_mlp_") for name in where):
+    with open_source(Path(path)) as source:
+        lerobot = "model." if all(name.startswith("model.") for name in source.names) else ""
+        names = {name.removeprefix(lerobot): name for name in source.names}
+        if any("norm.dense." in name or name.startswith("time_mlp_") for name in names):
             raise CheckpointError(f"{path} is a pi0.5 (its norms depend on the flow time); only pi0 can be loaded")
-        if EMBEDDING not in where and TIED in where:
-            where[EMBEDDING] = where[TIED]
-        where = {name: found for name, found in where.items() if name not in UNUSED}
-        shapes = {
-            name: torch.empty(file.get_slice(key).get_shape(), device="meta") for name, (file, key) in where.items()
-        }
-        load_strictly(shapes, {name: part for parts in layout.values() for name, part in parts.items()}, path)
-
-        def read(name: str) -> Tensor:
-            file, key = where[name]
-            return file.get_tensor(key).to(dtype)
-
-        # cat copies even a single part, so no parameter stays mapped to the file.
-        state = {ours: torch.cat([read(name) for name in parts]) for ours, parts in layout.items()}
-    model.load_state_dict(state, assign=True)
+        if EMBEDDING not in names and TIED in names:
+            names[EMBEDDING] = names[TIED]
+        used = {name: key for name, key in names.items() if name not in UNUSED}
+        source.renamed(used).fill(model, layout, dtype)
     return model.requires_grad_(False).eval()
 
 
@@ -136,24 +121,3 @@ def published_layout(model: Pi0) -> dict[str, dict[str, Tensor]]:
             rows = [config.heads * config.head_dim, config.head_dim, config.head_dim]
         layout[ours] = dict(zip(parts, parameter.split(rows), strict=True))
     return layout
-
-
-def _files(path: Path) -> list[Path]:
-    """Returns the file or the shards.
-
-    Raises:
-        CheckpointError: One of them is missing, or the index is damaged.
-    """
-    index = path / "model.safetensors.index.json"
-    if index.is_file():
-        try:
-            shards = set(json.loads(index.read_text())["weight_map"].values())
-        except (ValueError, KeyError) as error:
-            raise CheckpointError(f"{index} does not say which shards there are ({error!r}); fetch it again") from error
-        files = [path / shard for shard in sorted(shards)]
-    else:
-        files = [path / "model.safetensors" if path.is_dir() else path]
-    for file in files:
-        if not file.is_file():
-            raise CheckpointError(f"there are no weights at {file}")
-    return files

@@ -1,0 +1,98 @@
+"""Reading published weights: sharded safetensors of any layout, into a module on the meta device, strictly.
+
+A file fits name by name and shape by shape or is refused, since a tolerant loader silently leaves random layers behind.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..checkpoint import CheckpointError, load_strictly, open_safetensors
+
+Layout = Mapping[str, Mapping[str, Tensor]]
+"""Name of a parameter of ours -> published name -> the rows of ours that it fills, top to bottom."""
+
+
+class Source:
+    """The tensors of a published checkpoint, read one at a time.
+
+    Args:
+        where: Published name -> (open file, name in that file).
+        path: What it was opened from, for messages.
+    """
+
+    def __init__(self, where: dict[str, tuple[Any, str]], path: Path) -> None:
+        self._where, self._path = where, path
+
+    @property
+    def names(self) -> list[str]:
+        """Published names."""
+        return list(self._where)
+
+    def renamed(self, names: Mapping[str, str]) -> Source:
+        """Returns the tensors under other names (new name -> name here), without those that get no name."""
+        return Source({new: self._where[name] for new, name in names.items()}, self._path)
+
+    def fill(self, module: nn.Module, layout: Layout, dtype: torch.dtype) -> None:
+        """Loads a module of which the meta device holds the shapes; it holds one published matrix in memory at a time.
+
+        Args:
+            module: The module.
+            layout: Which published tensors each of its parameters is made of.
+            dtype: Precision of every parameter.
+
+        Raises:
+            CheckpointError: A name is missing or unknown, or a shape differs.
+        """
+        shapes = {
+            name: torch.empty(file.get_slice(key).get_shape(), device="meta")
+            for name, (file, key) in self._where.items()
+        }
+        load_strictly(shapes, {name: part for parts in layout.values() for name, part in parts.items()}, self._path)
+        # cat copies even a single part, so no parameter stays mapped to the file.
+        state = {ours: torch.cat([self._read(name).to(dtype) for name in parts]) for ours, parts in layout.items()}
+        module.load_state_dict(state, assign=True)
+
+    def _read(self, name: str) -> Tensor:
+        file, key = self._where[name]
+        return file.get_tensor(key)
+
+
+@contextmanager
+def open_source(path: Path) -> Iterator[Source]:
+    """Opens a safetensors file, or a folder with ``model.safetensors`` or ``model.safetensors.index.json``.
+
+    Raises:
+        CheckpointError: Nothing is there, a shard is missing, or something is not safetensors.
+    """
+    with ExitStack() as stack:
+        files = [stack.enter_context(open_safetensors(file)) for file in _files(path)]
+        yield Source({name: (file, name) for file in files for name in file.keys()}, path)
+
+
+def _files(path: Path) -> list[Path]:
+    """Returns the file or the shards.
+
+    Raises:
+        CheckpointError: One of them is missing, or the index is damaged.
+    """
+    index = path / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            shards = set(json.loads(index.read_text())["weight_map"].values())
+        except (ValueError, KeyError) as error:
+            raise CheckpointError(f"{index} does not say which shards there are ({error!r}); fetch it again") from error
+        files = [path / shard for shard in sorted(shards)]
+    else:
+        files = [path / "model.safetensors" if path.is_dir() else path]
+    for file in files:
+        if not file.is_file():
+            raise CheckpointError(f"there are no weights at {file}")
+    return files
