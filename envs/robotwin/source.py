@@ -19,12 +19,11 @@ from .bridge import RemoteWorld, SimulatorError
 from .standin import build
 from .standin.embodiment import NAME
 from .tasks import TASKS, standin_tasks
-from .upstream import NoRenderer, Source, versions
+from .upstream import LAYOUTS, NoRenderer, Source, versions
 from .world import World
 
 ROOT, PYTHON = "REPLAN_ROBOTWIN_ROOT", "REPLAN_ROBOTWIN_PYTHON"  # environment variables
 PLANNERS = ("upstream", "cpu")
-_LAYOUTS = ("env_cfg/task_config", "task_config")  # of a checkout, since August 2026 and before
 _ASSETS = ("objects", "embodiments")
 
 
@@ -160,8 +159,8 @@ def _real(root: str | None, python: str | None, planner: str, config: str) -> tu
         raise SuiteUnavailable(
             f"{place / 'assets'} has no folder {missing[0]}; download RoboTwin's assets into it as upstream documents"
         )
-    if checkout and not any((place / layout / f"{config}.yml").is_file() for layout in _LAYOUTS):
-        raise ValueError(f"{place} has no task configuration {config!r} (looked in {', '.join(_LAYOUTS)})")
+    if checkout and not any((place / layout / f"{config}.yml").is_file() for layout in LAYOUTS):
+        raise ValueError(f"{place} has no task configuration {config!r} (looked in {', '.join(LAYOUTS)})")
     interpreter = python or os.environ.get(PYTHON) or sys.executable
     return Source(str(place), checkout, config=config, planner=planner), interpreter
 

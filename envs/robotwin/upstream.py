@@ -25,6 +25,7 @@ from . import planner
 
 WHEEL = "rlinf-robotwin-runtime"
 IMAGE = (240, 320, 3)
+LAYOUTS = ("env_cfg/task_config", "task_config")  # folders of a checkout, since August 2026 and before
 _ABSENT = ("open3d", "mplib", "mplib.planner", "mplib.pymp", "mplib.sapien_utils", "huggingface_hub")
 
 
@@ -127,8 +128,7 @@ class Upstream:
     def _configuration(self, name: str) -> dict[str, Any]:
         if not self._source.checkout:
             return importlib.import_module("robotwin.config").load_task_config(name)
-        layouts = ("env_cfg/task_config", "task_config")  # since August 2026, and before
-        return _yaml(next(path for at in layouts if (path := self._root / at / f"{name}.yml").is_file()))
+        return _yaml(next(path for at in LAYOUTS if (path := self._root / at / f"{name}.yml").is_file()))
 
 
 def versions(source: Source, installed: Callable[[str], str] = importlib.metadata.version) -> dict[str, str]:

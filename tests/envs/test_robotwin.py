@@ -272,7 +272,7 @@ def test_what_is_no_action_is_named(env, action, named):
 
 
 def test_what_it_is_made_of_is_known_without_opening_it(env):
-    assert SUITES["robotwin"].world({"action": "ee"}) == env._opened.fingerprint
+    assert SUITES["robotwin"].fingerprint({"action": "ee"}) == env._opened.fingerprint
 
 
 @pytest.mark.parametrize("setting", ["action", "instructions", "render_mode"])

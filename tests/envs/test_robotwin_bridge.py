@@ -22,7 +22,7 @@ import pytest
 from replan.envs import SUITES, SuiteUnavailable
 from replan.envs.cache import cache_folder
 from replan.envs.demonstrations import TRAINING_SEED
-from replan.envs.robotwin import seeds
+from replan.envs.robotwin import find_scenes, seeds
 from replan.envs.robotwin.bridge import SimulatorError
 from replan.envs.robotwin.source import PYTHON, ROOT
 from replan.envs.robotwin.standin import build
@@ -169,12 +169,12 @@ def test_a_simulator_that_dies_is_told_and_started_again(env):
 def test_scenes_of_these_assets_are_found_once_and_then_evaluated(env, tmp_path, monkeypatch):
     opened = replace(env._opened, cache=tmp_path)
     monkeypatch.setattr(env, "_opened", opened)
-    with pytest.raises(SuiteUnavailable, match="seeds --real click_bell"):
+    with pytest.raises(SuiteUnavailable, match="find_scenes --real click_bell"):
         start(env, scene=0)
-    monkeypatch.setattr(seeds, "COUNT", 2)
-    seeds.compute(opened.world, opened.fingerprint, ["click_bell"], seeds.cached(tmp_path, opened.fingerprint))
+    monkeypatch.setattr(find_scenes, "COUNT", 2)
+    find_scenes.compute(opened.world, opened.fingerprint, ["click_bell"], seeds.cached(tmp_path, opened.fingerprint))
     seed, about = opened.scene("click_bell", 1)
-    assert seeds.FIRST <= seed < TRAINING_SEED
+    assert find_scenes.FIRST <= seed < TRAINING_SEED
     assert about["{A}"].startswith("050_bell/")  # a checkout's task tells it only when it is played
     observation, _ = start(env, scene=1)
     assert "bell" in observation["instruction"]

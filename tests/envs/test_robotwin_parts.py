@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from replan.envs import SUITES, SuiteUnavailable
 from replan.envs.demonstrations import TRAINING_SEED
-from replan.envs.robotwin import planner, seeds, serve, vulkan
+from replan.envs.robotwin import find_scenes, planner, seeds, serve, vulkan
 from replan.envs.robotwin.planner import ACCELERATION, SPEED, STEP, CpuPlanner
 from replan.envs.robotwin.source import open_standin
 from replan.envs.robotwin.standin import build
@@ -108,7 +108,7 @@ def test_every_task_of_the_suite_has_its_scenes():
     assert set(stored) <= set(TASKS) == set(SUITES["robotwin-real"].tasks)
     for scenes in stored.values():
         assert len(set(scenes)) == COUNT == SUITES["robotwin"].init_states
-        assert seeds.FIRST <= min(scenes) and max(scenes) < TRAINING_SEED
+        assert find_scenes.FIRST <= min(scenes) and max(scenes) < TRAINING_SEED
 
 
 class Expert:
@@ -135,30 +135,32 @@ KEY = {"assets": "these", "planner": "cpu 1"}
 
 def test_scenes_are_found_stored_and_found_again(tmp_path, capsys):
     path = seeds.cached(tmp_path, KEY)
-    seeds.compute(Expert(), KEY, ["wheel", "impossible", "checkout"], path, most=500)
+    find_scenes.compute(Expert(), KEY, ["wheel", "impossible", "checkout"], path, most=500)
     assert "impossible" in capsys.readouterr().out
     found = seeds.load(KEY, tmp_path, "wheel")
     assert len(found) == COUNT
     assert all(seed % 3 == 0 and seed % 5 and about is None for seed, about in found)
     assert seeds.load(KEY, tmp_path, "checkout")[0] == (found[0][0], {"{A}": "checkout"})
     written = path.stat().st_mtime_ns
-    seeds.compute(Expert(), KEY, ["wheel"], path, most=500)
+    find_scenes.compute(Expert(), KEY, ["wheel"], path, most=500)
     assert path.stat().st_mtime_ns == written  # nothing is searched twice
 
 
 def test_a_task_that_the_expert_hardly_solves_is_left_out(tmp_path, capsys):
     path = seeds.cached(tmp_path, KEY)
-    seeds.compute(Expert(), KEY, ["wheel"], path)
-    assert f"solves only 4 of {4 + seeds.MOST - COUNT + 1} scenes" in capsys.readouterr().out  # then it is hopeless
+    find_scenes.compute(Expert(), KEY, ["wheel"], path)
+    assert (
+        f"solves only 4 of {4 + find_scenes.MOST - COUNT + 1} scenes" in capsys.readouterr().out
+    )  # then it is hopeless
     with pytest.raises(SuiteUnavailable):
         seeds.load(KEY, tmp_path, "wheel")
 
 
 def test_scenes_of_other_assets_are_refused_with_the_command_that_finds_them(tmp_path):
-    seeds.compute(Expert(), KEY, ["wheel"], seeds.cached(tmp_path, KEY), most=500)
-    with pytest.raises(SuiteUnavailable, match="assets others.*replan.envs.robotwin.seeds wheel"):
+    find_scenes.compute(Expert(), KEY, ["wheel"], seeds.cached(tmp_path, KEY), most=500)
+    with pytest.raises(SuiteUnavailable, match="assets others.*replan.envs.robotwin.find_scenes wheel"):
         seeds.load({**KEY, "assets": "others"}, tmp_path, "wheel")
-    with pytest.raises(SuiteUnavailable, match="seeds --real wheel"):
+    with pytest.raises(SuiteUnavailable, match="find_scenes --real wheel"):
         seeds.load({**KEY, "config": "demo_clean"}, tmp_path, "wheel")
 
 
