@@ -20,7 +20,7 @@ def test_the_example_of_an_agent_runs_and_prints_what_it_says(tmp_path):
 
 
 def test_examples_of_packages_are_the_code_that_is_installed_and_evaluated():
-    """tests/test_thirdparty.py runs these packages; the page must show the same code."""
+    """tests/test_third_party.py runs these packages; the page must show the same code."""
     page = (DOCS / "extending.md").read_text()
     shown = re.findall(r"`(tests/third_party/[^`]*)`:\n\n```python\n(.*?)```", page, flags=re.DOTALL)
     assert len(shown) >= 2

@@ -14,7 +14,7 @@ import pytest
 from replan.envs.suite import BUILT_IN
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "tests" / "thirdparty" / "replan_shelf"
+PACKAGE = ROOT / "tests" / "third_party" / "replan-shelf"
 
 
 @pytest.fixture(scope="module")
