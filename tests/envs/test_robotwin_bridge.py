@@ -120,7 +120,7 @@ def test_a_checkout_of_either_layout_plays_its_task(env):
 
 def test_what_it_is_made_of_is_known_without_starting_it(env, checkout):
     settings = {"root": str(checkout), "planner": "cpu", "action": "qpos"}
-    world = SUITES["robotwin-real"].world
+    world = SUITES["robotwin-real"].fingerprint
     assert world(settings) == env._opened.fingerprint
     assert world({**settings, "planner": "upstream"})["planner"] == "upstream"
     with pytest.raises(SuiteUnavailable, match=r"false cannot run RoboTwin \(exit status 1\).*--set python="):

@@ -204,6 +204,6 @@ def test_plain_values_and_arrays_cross_and_code_does_not():
 
 def test_a_driver_that_the_user_named_and_that_is_not_there_is_named(monkeypatch):
     monkeypatch.delenv("VK_ICD_FILENAMES", raising=False)
-    assert vulkan.mend() == vulkan.MEND
+    assert vulkan.fix() == vulkan.FIX
     monkeypatch.setenv("VK_ICD_FILENAMES", "/no/driver.json")
-    assert vulkan.mend() == "VK_ICD_FILENAMES names /no/driver.json, which is not there; unset it"
+    assert vulkan.fix() == "VK_ICD_FILENAMES names /no/driver.json, which is not there; unset it"
