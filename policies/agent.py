@@ -66,6 +66,12 @@ class ChunkAgent:
         self._last = self._queue.pop(0)
         return self._last
 
+    def idle(self, budget_ns: int) -> None:
+        """Gives the methods time in which the robot moves."""
+
+    def end(self, success: bool) -> None:
+        """Tells the methods how the episode ended."""
+
     def counters(self) -> dict[str, float]:
         """Returns what the methods did since ``reset``."""
         return {name: value for method in self.methods for name, value in method.counters().items()}

@@ -94,11 +94,13 @@ class Proposal:
         chunk: [1, H, A], normalised.
         length: Leading actions to execute; 0 turns the offer into a fallback to the full path in this very round.
         accepted: Leading actions that passed verification.
+        drafted: Positions of the draft that were verified; None: the replan window.
     """
 
     chunk: Tensor
     length: int
     accepted: int
+    drafted: int | None = None
 
 
 @dataclass
@@ -149,6 +151,7 @@ class Round:
         actions: [n, A] float32 in the environment's convention, to be executed before the next call; n <= window.
         window: Replan window in actions.
         accepted: Accepted prefix of the draft in actions; None where none was tried.
+        drafted: Positions of the draft that were verified; None where none was tried.
         stages_ns: Wall time of each stage.
         host_ns: Wall time from observation to actions.
         cpu_ns: Processor time in the same span.
@@ -161,6 +164,7 @@ class Round:
     actions: np.ndarray
     window: int
     accepted: int | None
+    drafted: int | None
     stages_ns: dict[str, int]
     host_ns: int
     cpu_ns: int
@@ -212,6 +216,7 @@ def call_policy(
         actions=actions,
         window=window,
         accepted=None if proposal is None else proposal.accepted,
+        drafted=None if proposal is None else window if proposal.drafted is None else proposal.drafted,
         stages_ns=call.stages_ns,
         host_ns=time.perf_counter_ns() - start,
         cpu_ns=time.process_time_ns() - cpu_start,

@@ -41,12 +41,14 @@ class Method:
         must_move: Counters each of which has to be above zero over a run; otherwise the method did nothing and
             its row is marked NOT ACTIVE.
         routes: Routes that its rounds may take.
+        ordered: Whether it learns across episodes.
     """
 
     name: ClassVar[str] = "dense"
     claims: ClassVar[frozenset[Seam]] = frozenset()
     must_move: ClassVar[tuple[str, ...]] = ()
     routes: ClassVar[tuple[str, ...]] = ("full",)
+    ordered: ClassVar[bool] = False
 
     @staticmethod
     def files(policy: Path) -> list[Path]:

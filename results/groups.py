@@ -11,7 +11,7 @@ from .schema import EpisodeRow, Run
 from .store import Store
 
 BASELINE = "dense"
-MEANT = ("harness", "latency_identity")  # entries of Run.spec: what a row's clock and latency stand for
+MEANING = ("harness", "latency")  # fields of Run.identity: what a row's clock and latency stand for
 
 
 class ManifestMismatch(ValueError):
@@ -28,7 +28,7 @@ class ManifestMismatch(ValueError):
         super().__init__(
             f"cell {one.cell} ({one.suite}, {one.task}, init state {one.init_state}, seed {one.seed}) is not the same"
             f" episode in all runs: {field} is {values[0]!r} for {one.method} and {values[1]!r} for {other.method}."
-            " Measure both with the same version of the benchmark."
+            " Measure both with the same version of the suite."
         )
 
 
@@ -46,17 +46,18 @@ class CheckpointMismatch(ValueError):
 
 
 class MeasurementMismatch(ValueError):
-    """Two runs say the same of how they measured, and mean two things.
+    """Two runs use one name for two kinds of measurement.
 
     Attributes:
-        field: What differs, such as ``latency_identity``: the latencies behind the name of a profile or trace.
+        field: What differs, such as ``identity.latency``: the latencies behind the name of a profile or trace.
     """
 
     def __init__(self, row: EpisodeRow, field: str, values: tuple[Any, Any]):
         self.field = field
         super().__init__(
             f"{row.method} on cell {row.cell} under {row.clock} {row.latency} is not the same measurement in all runs:"
-            f" {field} is {values[0]!r} in one and {values[1]!r} in another. Measure both alike, or show them apart."
+            f" {field} is {values[0]!r} in one and {values[1]!r} in another."
+            " Measure both in the same way, or show them on two boards."
         )
 
 
@@ -70,12 +71,14 @@ class Group:
         clock: ``sync`` or ``realtime``.
         latency: Latency source as the user wrote it.
         settings: Suite settings that the user fixed.
+        dtype: Precision of the policy.
+        device: ``cpu`` or ``cuda``; names of devices are in the rows.
         method: Method as the user wrote it.
         done: Measured episodes by cell.
         errors: Episodes that the harness could not measure.
         runs: What produced them, resumptions included.
         repeats: Episodes left out because an earlier run holds the same measurement.
-        contradictions: Repeats that went another way than the one that was kept.
+        contradictions: Repeats whose trajectory differs from that of the episode that counts.
     """
 
     suite: str
@@ -83,6 +86,8 @@ class Group:
     clock: str
     latency: str
     settings: dict[str, Any]
+    dtype: str
+    device: str
     method: str
     done: dict[str, EpisodeRow]
     errors: tuple[EpisodeRow, ...]
@@ -93,13 +98,14 @@ class Group:
     @property
     def condition(self) -> tuple[Any, ...]:
         """Everything but the method: groups are compared with the baseline under the same condition."""
-        return (self.suite, self.policy, self.clock, self.latency, tuple(sorted(self.settings.items())))
+        settings = tuple(sorted(self.settings.items()))
+        return (self.suite, self.policy, self.clock, self.latency, settings, self.dtype, self.device)
 
 
 def groups(stores: Iterable[Store]) -> list[Group]:
     """Merges runs and gathers their episodes, in a natural order of conditions with the baseline first.
 
-    A measurement that several runs hold counts once: the first measured one is kept.
+    A measurement that several runs hold counts once: that of the first run.
 
     Raises:
         ManifestMismatch: A cell is not the same episode everywhere.
@@ -109,19 +115,20 @@ def groups(stores: Iterable[Store]) -> list[Group]:
     stores = list(stores)
     _check_checkpoints(run for store in stores for run in store.runs)
     gathered: dict[tuple[Any, ...], dict[str, list[tuple[EpisodeRow, Store]]]] = {}
-    meant: dict[tuple[str, str, str], Any] = {}
+    meanings: dict[tuple[str, str, str], Any] = {}
     for store in stores:
         for row in store.episodes():
-            for name in MEANT:
-                value = store.run.spec.get(name)
-                known = meant.setdefault((row.clock, row.latency, name), value)
-                if known != value:
-                    raise MeasurementMismatch(row, name, (known, value))
-            group = (row.suite, row.policy, row.clock, row.latency, tuple(sorted(row.settings.items())), row.method)
-            gathered.setdefault(group, {}).setdefault(row.key, []).append((row, store))
+            for name in MEANING:
+                value = getattr(store.run.identity, name)
+                first = meanings.setdefault((row.clock, row.latency, name), value)
+                if first != value:
+                    raise MeasurementMismatch(row, f"identity.{name}", (first, value))
+            settings = tuple(sorted(row.settings.items()))
+            where = (row.suite, row.policy, row.clock, row.latency, settings, row.dtype, row.device_kind)
+            gathered.setdefault((*where, row.method), {}).setdefault(row.key, []).append((row, store))
     # Also those of repeats, which are left out below: a repeat has to be the same episode.
-    held = (row for measurements in gathered.values() for rows in measurements.values() for row, _ in rows)
-    check_manifests(row for row in held if row.status == "done")
+    every = (row for measurements in gathered.values() for rows in measurements.values() for row, _ in rows)
+    check_manifests(row for row in every if row.status == "done")
     return sorted((_group(measurements) for measurements in gathered.values()), key=_order)
 
 
@@ -158,19 +165,19 @@ def _group(measurements: dict[str, list[tuple[EpisodeRow, Store]]]) -> Group:
     errors = []
     sources: dict[int, Store] = {}
     repeats = contradictions = 0
-    for held in measurements.values():
-        measured = [(row, store) for row, store in held if row.status == "done"]
-        kept, source = (measured or held)[0]
+    for copies in measurements.values():
+        measured = [(row, store) for row, store in copies if row.status == "done"]
+        first, source = (measured or copies)[0]
         sources[id(source)] = source
-        key = keys.setdefault(kept.cell, kept.key)
-        if key != kept.key:
-            raise MeasurementMismatch(kept, "key", (key, kept.key))
+        key = keys.setdefault(first.cell, first.key)
+        if key != first.key:
+            raise MeasurementMismatch(first, "key", (key, first.key))
         if measured:
-            done[kept.cell] = kept
+            done[first.cell] = first
         else:
-            errors.append(kept)
+            errors.append(first)
         repeats += len(measured[1:])
-        contradictions += sum(row.trajectory_hash != kept.trajectory_hash for row, _ in measured[1:])
+        contradictions += sum(row.trajectory_hash != first.trajectory_hash for row, _ in measured[1:])
     any_row = next(iter(measurements.values()))[0][0]
     return Group(
         suite=any_row.suite,
@@ -178,6 +185,8 @@ def _group(measurements: dict[str, list[tuple[EpisodeRow, Store]]]) -> Group:
         clock=any_row.clock,
         latency=any_row.latency,
         settings=any_row.settings,
+        dtype=any_row.dtype,
+        device=any_row.device_kind,
         method=any_row.method,
         done=done,
         errors=tuple(errors),
@@ -188,14 +197,15 @@ def _group(measurements: dict[str, list[tuple[EpisodeRow, Store]]]) -> Group:
 
 
 def _check_checkpoints(runs: Iterable[Run]) -> None:
-    known: dict[str, str] = {}
+    first: dict[str, str] = {}
     for run in runs:
         for policy, sha256 in run.checkpoints.items():
-            if known.setdefault(policy, sha256) != sha256:
-                raise CheckpointMismatch(policy, {known[policy], sha256})
+            if first.setdefault(policy, sha256) != sha256:
+                raise CheckpointMismatch(policy, {first[policy], sha256})
 
 
 def _order(group: Group) -> Any:
     condition = [natural(str(part)) for part in (group.suite, group.policy, group.clock, group.latency)]
+    condition += [natural(group.dtype), natural(group.device)]
     settings = [natural(f"{name}={value}") for name, value in sorted(group.settings.items())]
     return (condition, settings, group.method != BASELINE, natural(group.method))

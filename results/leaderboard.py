@@ -1,4 +1,4 @@
-"""The leaderboard: one row a method and condition, computed from stores alone, with marks for what limits it."""
+"""The leaderboard: one row per method and condition, computed from stores alone, with marks for what limits it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,12 @@ import numpy as np
 
 from . import stats
 from .groups import BASELINE, Group, groups
-from .schema import EpisodeRow, RoundRow
+from .schema import EpisodeRow, Mark, RoundRow, Run
 from .store import Store
 
 SMALL_N = 0.05  # half width of the success interval above which a row is marked
 NOT_ACTIVE = "NOT ACTIVE"
 SHARED_CORE = 1.1  # wall time over processor time above which a row is marked
-
-
-class Mark(NamedTuple):
-    """Something that a reader must know about a row: a badge of a word or two, and the sentence behind it."""
-
-    badge: str
-    text: str
 
 
 class Flip(NamedTuple):
@@ -49,20 +42,23 @@ class Row:
         clock: ``sync`` or ``realtime``.
         latency: Latency source as the user wrote it.
         settings: Suite settings that the user fixed.
-        success: Success rate over the measured episodes; harness errors are no episodes.
+        dtype: Precision of the policy.
+        devices: Where the policy ran: ``cpu`` or names of CUDA devices.
+        machines: Digests of the machines that played the episodes; see ``Run.machines``.
+        success: Success rate over the measured episodes; harness errors are not counted.
         at_end: Success rate after the end, when the suite looked again; NaN where it did not in every episode.
         errors: Episodes that the harness could not measure.
         retries: Times that a worker died or hung and its cell was run again.
         paired: Comparison with the baseline on shared cells; None for the baseline itself and where no cell is shared.
-        calls: Mean policy calls an episode.
-        round_ns: Durations of one policy call, without warm-up.
-        action_ns: Duration of policy calls per executed action.
-        world_ns: Mean latency that the world was given per call.
-        routes: The same by route.
+        rounds: Mean rounds per episode.
+        round_ns: Durations of one round, without warm-up.
+        action_ns: Duration of the rounds per executed action.
+        latency_ns: Mean latency of a round as the environment saw it.
+        routes: Share and durations by route.
         speed_up: Over the baseline, on shared cells, failures included; None where ``paired`` is None.
-        accepted: Accepted draft actions over the replan window, in rounds of the flash route; NaN without such rounds.
+        acceptance: Accepted draft positions, over the rounds that verified a draft.
         action_error: Distance to the dense actions under the same noise.
-        contention: Wall time over processor time of the calls.
+        contention: Wall time over processor time of the rounds.
         marks: What limits this row.
         run_marks: What the runs behind it say about themselves.
         flips: Cells that ended differently than with the baseline.
@@ -74,22 +70,25 @@ class Row:
     clock: str
     latency: str
     settings: dict[str, Any]
+    dtype: str
+    devices: tuple[str, ...]
+    machines: tuple[str, ...]
     success: stats.Proportion
     at_end: float
     errors: int
     retries: int
     paired: stats.Paired | None
-    calls: stats.Calls
-    round_ns: stats.Latency
+    rounds: stats.RoundsPerEpisode
+    round_ns: stats.Durations
     action_ns: float
-    world_ns: float
+    latency_ns: float
     routes: dict[str, stats.Route]
     speed_up: stats.SpeedUp | None
-    accepted: float
+    acceptance: stats.Acceptance
     action_error: stats.Error
     contention: float
     marks: tuple[Mark, ...]
-    run_marks: tuple[str, ...]
+    run_marks: tuple[Mark, ...]
     flips: tuple[Flip, ...]
 
     @property
@@ -117,8 +116,8 @@ def rows_of(gathered: list[Group]) -> list[Row]:
     rows = []
     for members in by_condition.values():
         baseline = next((group for group in members if group.method == BASELINE), None)
-        found = [_row(group, baseline) for group in members]
-        rows += sorted(found, key=lambda row: (row.method != BASELINE, -_or_zero(row.speed_up)))
+        unsorted = [_row(group, baseline) for group in members]
+        rows += sorted(unsorted, key=lambda row: (row.method != BASELINE, -_or_zero(row.speed_up)))
     return rows
 
 
@@ -127,7 +126,7 @@ def _or_zero(speed_up: stats.SpeedUp | None) -> float:
 
 
 def measured_rounds(episodes: Iterable[EpisodeRow]) -> list[RoundRow]:
-    """Policy calls whose durations count: those after warm-up."""
+    """Rounds whose durations count: those after warm-up."""
     return [round for episode in episodes for round in episode.rounds if not round.warmup]
 
 
@@ -148,23 +147,24 @@ def _row(group: Group, baseline: Group | None) -> Row:
         clock=group.clock,
         latency=group.latency,
         settings=group.settings,
+        dtype=group.dtype,
+        devices=tuple(sorted({row.device for row in (*episodes, *group.errors)})),
+        machines=tuple(sorted({row.machine for row in episodes})),
         success=success,
         at_end=_at_end(episodes),
         errors=len(group.errors),
         retries=sum(row.retries for row in (*episodes, *group.errors)),
         paired=stats.paired(_successes(a for a, _ in pairs), _successes(b for _, b in pairs)) if pairs else None,
-        calls=stats.policy_calls([len(row.rounds) for row in episodes], _successes(episodes)),
-        round_ns=stats.latency(durations),
+        rounds=stats.rounds_per_episode([len(row.rounds) for row in episodes], _successes(episodes)),
+        round_ns=stats.durations(durations),
         action_ns=stats.per_action(durations, [round.executed for round in timed]),
-        world_ns=float(np.mean([round.latency_ns for round in every])) if every else float("nan"),
+        latency_ns=float(np.mean([round.latency_ns for round in every])) if every else float("nan"),
         routes=stats.by_route(
             [round.route for round in every], [round.host_ns for round in every], [round.warmup for round in every]
         ),
         speed_up=_speed_up(pairs) if pairs else None,
-        accepted=stats.accepted_share(
-            [round.route for round in every],
-            _or_nan(round.accepted for round in every),
-            [round.window for round in every],
+        acceptance=stats.acceptance(
+            _or_nan(round.accepted for round in every), _or_nan(round.drafted for round in every)
         ),
         action_error=stats.action_error(_or_nan(round.action_error for round in every)),
         contention=contention,
@@ -179,8 +179,8 @@ def _successes(episodes: Iterable[EpisodeRow]) -> list[bool]:
 
 
 def _at_end(episodes: list[EpisodeRow]) -> float:
-    told = [row.success_at_end for row in episodes if row.error is None]  # an invalid action solves nothing
-    return sum(map(bool, told)) / len(episodes) if told and None not in told else math.nan
+    seen = [row.success_at_end for row in episodes if row.refused is None]  # a refused action counts as a failure
+    return sum(map(bool, seen)) / len(episodes) if seen and None not in seen else math.nan
 
 
 def _or_nan(values: Iterable[float | None]) -> list[float]:
@@ -188,10 +188,10 @@ def _or_nan(values: Iterable[float | None]) -> list[float]:
 
 
 def _speed_up(pairs: list[tuple[EpisodeRow, EpisodeRow]]) -> stats.SpeedUp:
-    mine, base = measured_rounds(row for row, _ in pairs), measured_rounds(row for _, row in pairs)
+    own, base = measured_rounds(row for row, _ in pairs), measured_rounds(row for _, row in pairs)
     return stats.speed_up(
-        [round.host_ns for round in mine],
-        [round.executed for round in mine],
+        [round.host_ns for round in own],
+        [round.executed for round in own],
         [round.host_ns for round in base],
         [round.executed for round in base],
     )
@@ -209,43 +209,53 @@ def _marks(
     success: stats.Proportion,
     contention: float,
 ) -> Iterable[Mark]:
-    for text in dict.fromkeys(text for run in group.runs for text in run.suite_marks.get(group.suite, ())):
-        badge, _, sentence = text.partition(": ")
-        yield Mark(badge, sentence or badge)
+    yield from dict.fromkeys(mark for run in group.runs for mark in run.suite_marks.get(group.suite, ()))
     idle = _idle_counters(group)
     if idle:
         yield Mark(NOT_ACTIVE, f"{', '.join(idle)} should have moved and stayed at 0 in every episode")
     if group.errors:
-        yield Mark("errors", "episodes that the harness lost are counted nowhere")
+        yield Mark("errors", "episodes that the harness could not measure are left out")
     half = (success.high - success.low) / 2
     if success.n and half > SMALL_N:
         yield Mark("small n", f"the 95 % interval of success is wider than ±{100 * SMALL_N:.0f} points")
     if group.method != BASELINE and not pairs:
-        yield Mark("unpaired", f"no {BASELINE} episode on these cells, so nothing to compare with")
+        yield Mark("unpaired", f"no {BASELINE} episode on these cells, so there is no comparison")
     elif pairs and len(pairs) < len(group.done):
         yield Mark("part paired", f"compared on the {len(pairs)} of {len(group.done)} cells that {BASELINE} ran too")
     if contention > SHARED_CORE:
         yield Mark("core shared", f"wall time is {contention:.2f} × processor time: latency was not measured alone")
     elif math.isnan(contention) and any(row.rounds for row in group.done.values()):
-        yield Mark("latency unknown", "no policy call after warm-up with a processor time")
+        yield Mark("latency unknown", "no round after warm-up has a processor time")
     if pairs and all(a.trajectory_hash == b.trajectory_hash for a, b in pairs):
         yield Mark(f"same as {BASELINE}", f"every episode equals {BASELINE} action by action")
     if group.repeats:
-        yield Mark("repeats", f"{group.repeats} measured twice, {group.contradictions} of them differently; first kept")
-    runs = (*group.runs, *(baseline.runs if baseline and pairs else ()))
-    for badge, values in (
-        ("mixed machines", {str(sorted(run.hardware.items())) for run in runs}),
-        ("mixed commits", {run.commit for run in runs}),
-        ("mixed packages", {str(sorted(run.packages.items())) for run in runs}),
-        ("mixed worlds", {str(run.spec.get("world", {}).get(group.suite)) for run in runs}),
+        yield Mark(
+            "repeats", f"{group.repeats} measured twice, {group.contradictions} of them differently; the first counts"
+        )
+    yield from _mixed(group, baseline if baseline and pairs else None, pairs)
+
+
+def _mixed(group: Group, baseline: Group | None, pairs: list[tuple[EpisodeRow, EpisodeRow]]) -> Iterable[Mark]:
+    """Marks of a row whose episodes, or those that they are compared with, were not measured in one place."""
+    episodes = [*group.done.values(), *(row for _, row in pairs)]
+    runs: list[Run] = [*group.runs, *(baseline.runs if baseline else ())]
+    machines = {row.machine for row in episodes}
+    if "" in machines:  # an old run that was resumed: its episodes may come from any of its machines
+        machines = machines - {""} | {machine for run in runs for machine in run.machines}
+    for name, values in (
+        ("machines", machines),
+        ("devices", {row.device for row in episodes}),
+        ("commits", {run.commit for run in runs}),
+        ("packages", {str(sorted(run.packages.items())) for run in runs}),
+        ("fingerprints", {str(sorted(run.identity.fingerprints.get(group.suite, {}).items())) for run in runs}),
     ):
         if len(values) > 1:
-            yield Mark(badge, f"this row and its comparison come from {len(values)} {badge.removeprefix('mixed ')}")
+            yield Mark(f"mixed {name}", f"this row and its comparison come from {len(values)} {name}")
 
 
 def _idle_counters(group: Group) -> list[str]:
     """Counters that the method promised to move and that stand at zero."""
-    promised = {name for run in group.runs for name in run.spec.get("must_move", {}).get(group.method, ())}
+    promised = {name for run in group.runs for name in run.activity_counters.get(group.method, ())}
     moved = {name for row in group.done.values() for name, count in row.counters.items() if count}
     return sorted(promised - moved) if group.done else []
 

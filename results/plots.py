@@ -1,6 +1,6 @@
 """Plots of rows and groups as SVG fragments that take their colours from the page's style sheet.
 
-Figures are drawn with stand-in colours that become CSS variables, so one drawing serves light and dark pages; text
+Figures are plotted in stand-in colours that become CSS variables, so one figure serves light and dark pages; text
 stays text. Nothing here computes a statistic.
 """
 
@@ -65,18 +65,18 @@ def palette(methods: Iterable[str]) -> dict[str, str]:
 
 
 def success(rows: Sequence[Row], labels: Sequence[str], colours: dict[str, str]) -> str:
-    """Success rate and its interval, one line a row; the baseline's interval as a band where there is just one."""
+    """Success rate and its interval, one line per row; the baseline's interval as a band where there is just one."""
 
-    def draw(axes: Axes) -> None:
+    def plot(axes: Axes) -> None:
         shown = [(row, label) for row, label in zip(rows, labels, strict=True) if row.success.n]
         baselines = [row for row, _ in shown if row.method == BASELINE]
         if len(baselines) == 1:
             axes.axvspan(baselines[0].success.low, baselines[0].success.high, color=BASE, alpha=0.12, lw=0)
         for y, (row, _) in enumerate(shown):
-            colour, found = colours[row.method], row.success
-            axes.plot([found.low, found.high], [y, y], color=colour, lw=2.5)
-            axes.plot([found.rate], [y], "o", color=colour, ms=7)
-            axes.annotate(f"{100 * found.rate:.1f} %", (found.rate, y), (0, 8), textcoords="offset points", ha="center")
+            colour, rate = colours[row.method], row.success
+            axes.plot([rate.low, rate.high], [y, y], color=colour, lw=2.5)
+            axes.plot([rate.rate], [y], "o", color=colour, ms=7)
+            axes.annotate(f"{100 * rate.rate:.1f} %", (rate.rate, y), (0, 8), textcoords="offset points", ha="center")
         axes.set_yticks(range(len(shown)), [label for _, label in shown], color=INK)
         axes.set_ylim(len(shown) - 0.5, -0.7)
         axes.set_xlim(max(0.0, min(row.success.low for row, _ in shown) - 0.03), 1.01)
@@ -84,11 +84,11 @@ def success(rows: Sequence[Row], labels: Sequence[str], colours: dict[str, str])
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("success, 95 % interval")
 
-    return _svg("success", draw, height=0.9 + 0.38 * len(rows))
+    return _svg("success", plot, height=0.9 + 0.38 * len(rows))
 
 
 def latency(groups: Sequence[Group], colours: dict[str, str]) -> str:
-    """Histogram of the duration of a policy call for each method and route, every one scaled to its own highest bar."""
+    """Histogram of the duration of a round for each method and route, each scaled to its own highest bar."""
     durations: dict[tuple[str, str], list[float]] = {}
     for group in groups:
         for round in measured_rounds(group.done.values()):
@@ -96,19 +96,19 @@ def latency(groups: Sequence[Group], colours: dict[str, str]) -> str:
     if not durations:
         return ""
     every = [(group.method, round.route) for group in groups for row in group.done.values() for round in row.rounds]
-    calls, by_method = Counter(every), Counter(method for method, _ in every)
+    rounds, by_method = Counter(every), Counter(method for method, _ in every)
     low = min(min(values) for values in durations.values()) / 1.15
     high = max(max(values) for values in durations.values()) * 1.15
     bins = np.geomspace(low, high, 90)
 
-    def draw(axes: Axes) -> None:
+    def plot(axes: Axes) -> None:
         for y, ((method, route), values) in enumerate(durations.items()):
             heights = np.histogram(values, bins)[0]
             axes.stairs(
                 y - 0.78 * heights / heights.max(), bins, baseline=y, fill=True, color=colours[method], alpha=0.85, lw=0
             )
             axes.plot([np.median(values)] * 2, [y, y + 0.12], color=INK, lw=1.2)
-            share = calls[method, route] / by_method[method]
+            share = rounds[method, route] / by_method[method]
             axes.text(
                 1.0, y - 0.06, f"{100 * share:.0f} %", ha="right", transform=axes.get_yaxis_transform(), color=MUTED
             )
@@ -122,15 +122,15 @@ def latency(groups: Sequence[Group], colours: dict[str, str]) -> str:
         axes.xaxis.set_major_formatter(PLAIN)
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.grid(axis="y", visible=False)
-        axes.set_xlabel("one policy call, ms (log scale)")
+        axes.set_xlabel("one round, ms (log scale)")
 
-    return _svg("latency", draw, height=0.9 + 0.42 * len(durations))
+    return _svg("latency", plot, height=0.9 + 0.42 * len(durations))
 
 
 def tradeoff(rows: Sequence[Row], colours: dict[str, str]) -> str:
     """Success against speed-up per action, with the Pareto frontier where all rows share one condition.
 
-    A method that was not active is drawn hollow and belongs to no frontier.
+    A method that was not active has a hollow point and belongs to no frontier.
     """
     points = [
         (1.0 if row.speed_up is None else row.speed_up.action, row)
@@ -142,20 +142,20 @@ def tradeoff(rows: Sequence[Row], colours: dict[str, str]) -> str:
         return ""
     single = len({row.method for _, row in points}) == len(points)
 
-    def draw(axes: Axes) -> None:
+    def plot(axes: Axes) -> None:
         if single:
             frontier = _frontier([(x, row.success.rate) for x, row in points if row.active])
             axes.plot(*zip(*frontier, strict=True), color=MUTED, lw=1, ls=(0, (4, 3)), zorder=1)
         seen = set()
         for i, (x, row) in enumerate(sorted(points, key=lambda point: point[0])):
-            colour, found = colours[row.method], row.success
-            axes.plot([x, x], [found.low, found.high], color=colour, lw=1.5, alpha=0.6)
+            colour, rate = colours[row.method], row.success
+            axes.plot([x, x], [rate.low, rate.high], color=colour, lw=1.5, alpha=0.6)
             label = None if single or row.method in seen else row.method
             fill = colour if row.active else "none"
-            axes.plot([x], [found.rate], "o", color=colour, mfc=fill, ms=8 if single else 5, label=label)
+            axes.plot([x], [rate.rate], "o", color=colour, mfc=fill, ms=8 if single else 5, label=label)
             seen.add(row.method)
             if single:
-                place = found.high if i % 2 == 0 else found.low
+                place = rate.high if i % 2 == 0 else rate.low
                 shift, anchor = ((0, 5), "bottom") if i % 2 == 0 else ((0, -5), "top")
                 axes.annotate(
                     row.method, (x, place), shift, textcoords="offset points", ha="center", va=anchor, color=colour
@@ -170,7 +170,7 @@ def tradeoff(rows: Sequence[Row], colours: dict[str, str]) -> str:
         if not single:
             _legend(axes)
 
-    return _svg("tradeoff", draw, height=3.3)
+    return _svg("tradeoff", plot, height=3.3)
 
 
 def _frontier(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -203,7 +203,7 @@ def sweep(rows: Sequence[Row], setting: str, line_of: Callable[[Row], tuple[str,
     label_height, frame = 0.33, 0.75  # inches: a label of two lines; what the figure has above and below its axes
     height = frame + max(2.6, label_height * len(lines))
 
-    def draw(axes: Axes) -> None:
+    def plot(axes: Axes) -> None:
         ends = []
         for i, ((method, rest), members) in enumerate(lines.items()):
             members = sorted(members, key=lambda row: float(row.settings[setting]))
@@ -248,7 +248,7 @@ def sweep(rows: Sequence[Row], setting: str, line_of: Callable[[Row], tuple[str,
         axes.set_xlabel(setting)
         axes.set_ylabel("success, 95 % interval")
 
-    return _svg(f"sweep-{setting}", draw, height)
+    return _svg(f"sweep-{setting}", plot, height)
 
 
 def spread(places: ArrayLike, gap: float, low: float, high: float) -> np.ndarray:
@@ -269,7 +269,7 @@ def spread(places: ArrayLike, gap: float, low: float, high: float) -> np.ndarray
 
 
 def action_error(groups: Sequence[Group], colours: dict[str, str]) -> str:
-    """Share of policy calls whose action error is at most x, for each method but the baseline."""
+    """Share of rounds whose action error is at most x, for each method but the baseline."""
     errors: dict[str, list[float]] = {}
     for group in groups:
         for episode in group.done.values() if group.method != BASELINE else ():
@@ -280,19 +280,19 @@ def action_error(groups: Sequence[Group], colours: dict[str, str]) -> str:
         return ""
     right = max(float(np.percentile(values, 99)) for values in errors.values()) * 1.05 or 1e-6
 
-    def draw(axes: Axes) -> None:
+    def plot(axes: Axes) -> None:
         for method, values in errors.items():
-            # A few hundred points draw the curve as well as all of them.
+            # A few hundred points give the same curve as all of them.
             share = np.linspace(0, 1, min(len(values), 300) + 1)
             axes.step([0, *np.quantile(values, share)], [0, *share], where="post", color=colours[method], label=method)
         axes.set_xlim(-0.015 * right, right)
         axes.set_ylim(-0.02, 1.03)
         axes.yaxis.set_major_formatter(PERCENT)
         axes.set_xlabel("action error, RMS in normalised action units")
-        axes.set_ylabel("share of policy calls")
+        axes.set_ylabel("share of rounds")
         _legend(axes)
 
-    return _svg("error", draw, height=3.3)
+    return _svg("error", plot, height=3.3)
 
 
 def _legend(axes: Axes) -> None:
@@ -300,18 +300,18 @@ def _legend(axes: Axes) -> None:
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=columns, borderaxespad=0.3, handlelength=1.8)
 
 
-def _svg(name: str, draw: Callable[[Axes], None], height: float) -> str:
+def _svg(name: str, plot: Callable[[Axes], None], height: float) -> str:
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
         figure = Figure(figsize=(5.2, height), layout="constrained")
         axes = figure.add_subplot()
-        draw(axes)
+        plot(axes)
         page = io.StringIO()
         nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
         figure.savefig(page, format="svg", transparent=True, metadata=nothing)
     svg = page.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg)  # a page needs no name spaces, and names no address so
-    svg = re.sub(r'<g id="[^"]*">', "<g>", svg)  # unique in a figure only
+    svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg)  # HTML needs none, and the page then holds no URL
+    svg = re.sub(r'<g id="[^"]*">', "<g>", svg)  # identifiers would repeat from figure to figure
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg))
     return re.sub("|".join(VARIABLES), lambda match: f"var({VARIABLES[match[0]]})", svg)

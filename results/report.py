@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -44,18 +45,14 @@ def render(stores: Iterable[Store], title: str = "Leaderboard") -> str:
         lstrip_blocks=True,
     )
     suites = []
-    for main, rounds in tables(rows):
-        name = rows[sum(len(suite["rows"]) for suite in suites)].suite
-        of_suite = [row for row in rows if row.suite == name]
+    for each in tables(rows):
+        of_suite = [row for row in rows if row.suite == each.suite]
         suites.append(
             {
-                "name": name,
-                "condition": main.title.removeprefix(name).removeprefix(", "),
+                "tables": each,
                 "rows": of_suite,
-                "table": main,
-                "rounds": rounds,
                 "cards": _cards(of_suite, colours) if len(of_suite) <= MANY else [],
-                "figures": _figures(of_suite, [group for group in gathered if group.suite == name], colours),
+                "figures": _figures(of_suite, [group for group in gathered if group.suite == each.suite], colours),
                 "labels": _labels(of_suite),
             }
         )
@@ -104,8 +101,8 @@ def _cards(rows: list[Row], colours: dict[str, str]) -> list[dict[str, Any]]:
 
 
 def _figures(rows: list[Row], gathered: list[Group], colours: dict[str, str]) -> list[dict[str, Any]]:
-    """Title, caption and drawing of each plot that the rows support."""
-    found = []
+    """Title, caption and SVG of each plot that the rows support."""
+    figures = []
     for setting in _swept(rows):
         having = [row for row in rows if setting in row.settings]
         rest = [name for name in varying(having) if name != setting]
@@ -113,31 +110,28 @@ def _figures(rows: list[Row], gathered: list[Group], colours: dict[str, str]) ->
         def line_of(row: Row, rest: list[str] = rest) -> tuple[str, str]:
             return row.method, ", ".join(condition(row).get(name, "any") for name in rest)
 
-        caption = "Bars are 95 % intervals, drawn a little apart so that they do not hide each other."
-        found.append((f"Success against {setting}", caption, plots.sweep(having, setting, line_of, colours)))
+        caption = "Bars are 95 % intervals, a little apart so that they do not hide each other."
+        figures.append((f"Success against {setting}", caption, plots.sweep(having, setting, line_of, colours)))
     if len(rows) <= MANY and any(row.success.n for row in rows):
-        caption = (
-            f"Wilson intervals. The grey band is {BASELINE}'s. Overlap of two intervals proves nothing: see vs dense."
-        )
-        found.append(("Success", caption, plots.success(rows, _labels(rows), colours)))
+        caption = f"Wilson intervals. The grey band is {BASELINE}'s. Overlap of two intervals proves nothing: see vs "
+        caption += f"{BASELINE}."
+        figures.append(("Success", caption, plots.success(rows, _labels(rows), colours)))
     for policy in dict.fromkeys(row.policy for row in rows):
         which = f", {policy}" if len({row.policy for row in rows}) > 1 else ""
         of_policy = [group for group in gathered if group.policy == policy]
         caption = (
             "Wall time in the worker without warm-up; each histogram is scaled to its own peak, ticks are medians, "
         )
-        caption += "the share of these calls stands at the right. All episodes, failed ones too."
-        found.append((f"Latency by route{which}", caption, plots.latency(of_policy, colours)))
+        caption += "the share of these rounds is on the right. All episodes, failed ones too."
+        figures.append((f"Latency by route{which}", caption, plots.latency(of_policy, colours)))
         caption = "Up and right is better. Bars are 95 % intervals; differences inside them are not established. A "
         caption += "dashed line, where all points share one condition, joins the methods that no other beats in both."
-        drawing = plots.tradeoff([row for row in rows if row.policy == policy], colours)
-        found.append((f"Success against speed-up{which}", caption, drawing))
-        caption = (
-            f"Distance of a call's actions to what {BASELINE} would have done with the same observation and noise. "
-        )
+        svg = plots.tradeoff([row for row in rows if row.policy == policy], colours)
+        figures.append((f"Success against speed-up{which}", caption, svg))
+        caption = f"Distance of a round's actions to those of {BASELINE} for the same observation and noise. "
         caption += "Further up and left is closer; the last percent is cut off."
-        found.append((f"Action error{which}", caption, plots.action_error(of_policy, colours)))
-    return [{"title": title, "caption": caption, "svg": Markup(svg)} for title, caption, svg in found if svg]
+        figures.append((f"Action error{which}", caption, plots.action_error(of_policy, colours)))
+    return [{"title": title, "caption": caption, "svg": Markup(svg)} for title, caption, svg in figures if svg]
 
 
 def _swept(rows: list[Row]) -> list[str]:
@@ -147,16 +141,23 @@ def _swept(rows: list[Row]) -> list[str]:
         for name, value in row.settings.items():
             if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
                 values.setdefault(name, set()).add(float(value))
-    return [name for name, found in values.items() if len(found) > 1]
+    return [name for name, different in values.items() if len(different) > 1]
 
 
 def _shared_marks(runs: list[Run]) -> list[str]:
     """Marks of every run. The others stand under the tables of the suites that they are about."""
-    return [mark for mark in dict.fromkeys(runs[0].marks if runs else ()) if all(mark in run.marks for run in runs)]
+    return [
+        str(mark) for mark in dict.fromkeys(runs[0].marks if runs else ()) if all(mark in run.marks for run in runs)
+    ]
 
 
 def _provenance(store: Store) -> dict[str, Any]:
-    return {"directory": store.path.parent.name, "run": store.run, "resumed": [_short(run) for run in store.runs[1:]]}
+    return {
+        "directory": store.path.parent.name,
+        "run": store.run,
+        "identity": asdict(store.run.identity),
+        "resumed": [_short(run) for run in store.runs[1:]],
+    }
 
 
 def _short(run: Run) -> str:

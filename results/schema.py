@@ -1,4 +1,4 @@
-"""What one measured episode is: the rows every other part writes, stores and reads.
+"""The result schema: the rows that every other part writes, stores and reads.
 
 A row is immutable and holds only plain values, so that it survives a process boundary, a database and a
 reader written in another language. Times are integer nanoseconds. Nothing here reads a clock.
@@ -6,29 +6,55 @@ reader written in another language. Times are integer nanoseconds. Nothing here 
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 
 @dataclass(frozen=True)
-class RoundRow:
-    """One policy call.
+class Mark:
+    """Something that a reader must know about a result.
 
     Attributes:
-        index: Position of the call in its episode, from 0.
-        control_step: Control steps executed before the call.
-        route: Path the method took: ``full``, ``flash`` or ``fallback``; a method may name its own.
-        host_ns: Wall time of the call in the worker, observation ready to chunk ready.
+        badge: One to four words, such as ``CPU`` or ``stand-in assets``.
+        text: The sentence behind it; the badge again where the badge says it all.
+    """
+
+    badge: str
+    text: str
+
+    @classmethod
+    def parse(cls, text: str) -> Mark:
+        """Reads the form used in checkpoint headers and suite descriptions: ``badge: sentence``, or a badge alone."""
+        badge, _, sentence = text.partition(": ")
+        return cls(badge, sentence or badge)
+
+    def __str__(self) -> str:
+        return self.badge if self.text == self.badge else f"{self.badge}: {self.text}"
+
+
+@dataclass(frozen=True)
+class RoundRow:
+    """One round: one call of the policy.
+
+    Attributes:
+        index: Position of the round in its episode, from 0.
+        control_step: Control steps executed before the round.
+        route: Path that the round took; ``full`` is the dense one, methods name their own.
+        host_ns: Wall time of the round in the worker, observation ready to chunk ready.
         cpu_ns: Processor time of the worker in the same span; ``host_ns`` well above it means that the core was shared.
-        latency_ns: Latency that the world was given (0 under the ``sync`` clock).
+        latency_ns: Latency as the environment saw it (0 under the ``sync`` clock).
         stages_ns: Wall time of each stage (``encode``, ``prefill``, ``denoise``, ``draft``, ``verify``).
         executed: Actions of this chunk that reached the environment.
-        accepted: Accepted draft prefix, in actions; None where nothing was drafted.
-        window: Replan window, in actions: the most that one call may execute.
-        warmup: True for calls made before the caches, allocators and kernels were warm. Kept out of latency statistics.
+        window: Replan window, in actions: the most that one round may execute.
+        accepted: Leading draft positions that passed verification; None where nothing was drafted.
+        drafted: Draft positions that were verified; None where nothing was drafted.
+        warmup: True for rounds made before the caches, allocators and kernels were warm. Left out of durations.
         action_error: Root mean square distance to the dense policy's chunk for the same observation and noise, over the
             executed actions, in the policy's normalised action space; None where it was not measured or not finite.
-        extra: Further finite numbers a method reports.
+        extra: Further finite numbers that a method reports.
     """
 
     index: int
@@ -41,6 +67,7 @@ class RoundRow:
     executed: int
     window: int
     accepted: int | None = None
+    drafted: int | None = None
     warmup: bool = False
     action_error: float | None = None
     extra: dict[str, float] = field(default_factory=dict)
@@ -51,12 +78,12 @@ class EpisodeRow:
     """One episode of one method on one cell.
 
     Attributes:
-        key: Content address of (cell, policy, method, clock, latency); equal keys are the same measurement.
+        key: Content address of (cell, weights, method, clock, latency, precision); equal keys are the same measurement.
         cell: Content address of the cell alone; episodes of two methods are paired by it.
         suite: Suite name.
         task: Task name inside the suite.
         init_state: Index of the initial state.
-        seed: Seed of the run.
+        seed: Seed of the environment's reset.
         settings: Suite settings that the user fixed, such as ``{"speed": 10.0}``.
         policy: Policy name.
         method: Method as the user wrote it, such as ``flash`` or ``few_step:steps=2``.
@@ -67,17 +94,22 @@ class EpisodeRow:
         steps: Control steps executed.
         sim_ns: Simulated time from reset to the end.
         outcome: The suite's word for how it ended, such as ``success``, ``lost`` or ``time``; ``invalid action`` where
-            the policy ended it, as a failure of its own, with an action that is not finite or has the wrong shape.
+            the action was refused.
         manifest: What the environment says the episode is: hashes of the initial state and of the fixtures,
             instruction, step budget, success rule. Two methods may be compared only where their manifests agree.
         observation_hash: Hash of the first observation.
         trajectory_hash: Hash of all executed actions and visited states.
         counters: Counters of the method at the end of the episode.
-        retries: Times that the cell was run again after a dead or hung worker.
-        error: What the harness saw when ``status`` is ``error``, or what was wrong with an invalid action.
+        rounds: The rounds, in order.
+        retries: Times that the cell was run again after its worker died or hung.
+        error: Why the harness could not measure the episode; None when ``status`` is ``done``.
+        refused: Why the policy's action was refused (not finite, wrong shape), which ended the episode as a failure of
+            the policy; None where no action was refused.
         success_at_end: Whether the rule held when the suite looked again after the episode, once the robot had been
-            still for a while; None where the suite does not look again, or the episode never came to its end.
-        rounds: The policy calls, in order.
+            still for a while; None where the suite does not look again, or the episode did not reach its end.
+        dtype: Precision of the policy, such as ``float32``.
+        device: Where the policy ran: ``cpu``, or the name of the CUDA device.
+        machine: Digest of the machine that played the episode (:func:`machine_digest`); empty where it is not known.
     """
 
     key: str
@@ -103,35 +135,66 @@ class EpisodeRow:
     rounds: tuple[RoundRow, ...] = ()
     retries: int = 0
     error: str | None = None
+    refused: str | None = None
     success_at_end: bool | None = None
+    dtype: str = "float32"
+    device: str = "cpu"
+    machine: str = ""
+
+    @property
+    def device_kind(self) -> str:
+        """``cpu`` or ``cuda``: what the address of the measurement contains."""
+        return "cpu" if self.device == "cpu" else "cuda"
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """What the names in a run's specification stand for. A run is resumed only under an equal one.
+
+    Attributes:
+        harness: Version of the harness: what an episode is.
+        latency: The durations behind the latency source's name, as JSON values.
+        fingerprints: For each suite that is made of more than this package, versions and digests by name.
+    """
+
+    harness: int
+    latency: Any
+    fingerprints: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Run:
-    """What produced a run directory, written once and compared on resume.
+    """What produced a run directory: written when a command starts or resumes it, and compared on resume.
 
     Attributes:
         spec: The evaluation's specification, as plain values: everything that can change a result, and nothing that
-            cannot (such as the number of workers), since a run is resumed only under an equal one. Its entry
-            ``must_move`` maps a method to the counters that prove that it acted, ``world`` a suite to what it is made
-            of: versions and digests by name.
+            cannot (such as the number of workers), since a run is resumed only under an equal one.
+        identity: What the names in the specification stand for.
+        activity_counters: For each method, the counters that prove that it acted: one that stays at zero in every
+            episode makes the row ``NOT ACTIVE``.
         command: Command line that started it.
         started: ISO 8601 time at which it started, given by the caller.
         commit: Git commit of the code, with ``-dirty`` where the tree had changes; ``unknown`` outside a checkout.
         packages: Versions of the packages that can change a result.
-        hardware: Processor, cores, memory, accelerator.
-        checkpoints: SHA-256 of the policy's file and of those that the methods of this run need, by name.
-        marks: What a reader must know about every row, such as ``CPU``.
-        suite_marks: The same about the rows of one suite and its policy, by suite: a badge, a colon and the sentence;
-            or a badge that says it all.
+        machines: Processor, cores, memory, accelerator of each machine, by its digest.
+        checkpoints: SHA-256 of the policy's files and of those that the methods of this run need, by name.
+        marks: Marks of every row, such as ``CPU``.
+        suite_marks: Marks of the rows of one suite and its policy, by suite.
     """
 
     spec: dict[str, Any]
+    identity: RunIdentity
+    activity_counters: dict[str, tuple[str, ...]]
     command: str
     started: str
     commit: str
     packages: dict[str, str]
-    hardware: dict[str, str]
+    machines: dict[str, dict[str, str]]
     checkpoints: dict[str, str]
-    marks: tuple[str, ...] = ()
-    suite_marks: dict[str, list[str]] = field(default_factory=dict)
+    marks: tuple[Mark, ...] = ()
+    suite_marks: dict[str, tuple[Mark, ...]] = field(default_factory=dict)
+
+
+def machine_digest(hardware: Mapping[str, str]) -> str:
+    """Returns a short digest (12 hex digits) of what a machine is, which names it in episode rows."""
+    return hashlib.sha256(json.dumps(dict(hardware), sort_keys=True).encode()).hexdigest()[:12]

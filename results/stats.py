@@ -1,4 +1,4 @@
-"""Statistics of measured episodes: arrays in, named tuples out. Nothing here reads a store or draws.
+"""Statistics of measured episodes: arrays in, named tuples out. Nothing here reads a store or plots.
 
 Durations keep the unit they come in (nanoseconds everywhere else in the package). A number that the data cannot
 support is NaN.
@@ -47,7 +47,7 @@ class Paired(NamedTuple):
     n: int
 
 
-class Latency(NamedTuple):
+class Durations(NamedTuple):
     """A distribution of durations; a percentile is NaN where ``n`` is below :func:`minimum_samples`."""
 
     n: int
@@ -61,21 +61,21 @@ class Route(NamedTuple):
     """How often a route was taken, and how long it took.
 
     Attributes:
-        share: Share of all policy calls.
-        calls: Policy calls, warm-up ones included.
-        latency: Durations of the calls that were not warm-up.
+        share: Share of all rounds.
+        rounds: Rounds, warm-up included.
+        durations: Durations of the rounds that were not warm-up.
     """
 
     share: float
-    calls: int
-    latency: Latency
+    rounds: int
+    durations: Durations
 
 
 class SpeedUp(NamedTuple):
     """How many times less a method took than the baseline.
 
     Attributes:
-        round: Ratio of the mean durations of one policy call.
+        round: Ratio of the mean durations of one round.
         action: Ratio of the durations per executed action; below ``round`` where a method executes less of each chunk.
     """
 
@@ -83,11 +83,31 @@ class SpeedUp(NamedTuple):
     action: float
 
 
-class Calls(NamedTuple):
-    """Mean policy calls an episode: over all of them, and over the successful ones (NaN without any)."""
+class RoundsPerEpisode(NamedTuple):
+    """Mean rounds per episode: over all episodes, and over the successful ones (NaN without any)."""
 
     all: float
     successful: float
+
+
+class Acceptance(NamedTuple):
+    """How much of the drafts was accepted, as vLLM's ``SpecDecodingStats`` counts it.
+
+    There is no bonus token here: a draft of which nothing is accepted has an acceptance length of 0, not 1.
+
+    Attributes:
+        drafts: Rounds in which a draft was verified.
+        rate: Accepted positions over drafted ones.
+        length: Mean acceptance length: accepted positions per draft.
+        rate_if_any: The rate over the drafts of which at least one position was accepted ("Acc." in FLASH, table 2).
+        per_position: Share of the drafts whose accepted count exceeds i, for each position i of the longest draft.
+    """
+
+    drafts: int
+    rate: float
+    length: float
+    rate_if_any: float
+    per_position: tuple[float, ...]
 
 
 class Error(NamedTuple):
@@ -145,7 +165,7 @@ def paired(method: ArrayLike, baseline: ArrayLike) -> Paired:
 def minimum_samples(percentile: float) -> int:
     """Samples below which a percentile is not shown.
 
-    The largest of n samples lies above the true q-quantile with probability 1 - q**n; we ask for 99 %, as the early
+    The largest of n samples lies above the true q-quantile with probability 1 - q**n; 99 % is required, as in the early
     stopping rule of MLPerf Inference does. Hence 7 samples for p50, 44 for p90, 459 for p99.
 
     Args:
@@ -158,102 +178,109 @@ def _percentile(values: np.ndarray, percentile: float) -> float:
     return float(np.percentile(values, percentile)) if values.size >= minimum_samples(percentile) else float("nan")
 
 
-def latency(durations: ArrayLike) -> Latency:
+def durations(ns: ArrayLike) -> Durations:
     """Mean and percentiles of durations.
 
     Args:
-        durations: [n], warm-up calls left out.
+        ns: [n], warm-up rounds left out.
     """
-    durations = np.asarray(durations, dtype=float)
-    mean = float(durations.mean()) if durations.size else float("nan")
-    return Latency(durations.size, mean, *(_percentile(durations, q) for q in (50, 90, 99)))
+    ns = np.asarray(ns, dtype=float)
+    mean = float(ns.mean()) if ns.size else float("nan")
+    return Durations(ns.size, mean, *(_percentile(ns, q) for q in (50, 90, 99)))
 
 
-def by_route(routes: ArrayLike, durations: ArrayLike, warmup: ArrayLike) -> dict[str, Route]:
+def by_route(routes: ArrayLike, ns: ArrayLike, warmup: ArrayLike) -> dict[str, Route]:
     """Shares and durations of each route, the most frequent first. One mean over routes describes no round.
 
     Args:
-        routes: str [n], by policy call.
-        durations: [n].
-        warmup: bool [n]; such calls count in the shares and not in the durations.
+        routes: str [n], by round.
+        ns: [n], duration of each round.
+        warmup: bool [n]; such rounds count in the shares and not in the durations.
     """
-    routes, durations = np.asarray(routes, dtype=str), np.asarray(durations, dtype=float)
+    routes, ns = np.asarray(routes, dtype=str), np.asarray(ns, dtype=float)
     measured = ~np.asarray(warmup, dtype=bool)
     names, counts = np.unique(routes, return_counts=True)
     order = sorted(zip(-counts, names, strict=True))
     return {
-        str(name): Route(float(-count / routes.size), int(-count), latency(durations[measured & (routes == name)]))
+        str(name): Route(float(-count / routes.size), int(-count), durations(ns[measured & (routes == name)]))
         for count, name in order
     }
 
 
-def per_action(durations: ArrayLike, executed: ArrayLike) -> float:
-    """Duration of policy calls per action that reached the environment.
+def per_action(ns: ArrayLike, executed: ArrayLike) -> float:
+    """Duration of the rounds per action that reached the environment.
 
     Args:
-        durations: [n], by policy call.
+        ns: [n], duration of each round.
         executed: int [n], actions of its chunk that were executed.
     """
-    durations, executed = np.asarray(durations, dtype=float), np.asarray(executed, dtype=float)
-    return float(durations.sum() / executed.sum()) if executed.sum() else float("nan")
+    ns, executed = np.asarray(ns, dtype=float), np.asarray(executed, dtype=float)
+    return float(ns.sum() / executed.sum()) if executed.sum() else float("nan")
 
 
-def speed_up(
-    durations: ArrayLike, executed: ArrayLike, baseline_durations: ArrayLike, baseline_executed: ArrayLike
-) -> SpeedUp:
-    """Speed-up over a baseline. Give the calls of the same cells on both sides, failed episodes included.
+def speed_up(ns: ArrayLike, executed: ArrayLike, baseline_ns: ArrayLike, baseline_executed: ArrayLike) -> SpeedUp:
+    """Speed-up over a baseline. Give the rounds of the same cells on both sides, failed episodes included.
 
-    A method often takes its slow route in the episodes that it loses, so that a mean over successes flatters it.
+    A method often takes its slow route in the episodes that it loses, so a mean over successes favours it.
 
     Args:
-        durations: [n], the method's calls without warm-up.
+        ns: [n], durations of the method's rounds without warm-up.
         executed: int [n].
-        baseline_durations: [m].
+        baseline_ns: [m].
         baseline_executed: int [m].
     """
-    durations, baseline_durations = np.asarray(durations, dtype=float), np.asarray(baseline_durations, dtype=float)
-    if not baseline_durations.size or not durations.sum():
+    ns, baseline_ns = np.asarray(ns, dtype=float), np.asarray(baseline_ns, dtype=float)
+    if not baseline_ns.size or not ns.sum():
         return SpeedUp(np.nan, np.nan)
     return SpeedUp(
-        float(baseline_durations.mean() / durations.mean()),
-        per_action(baseline_durations, baseline_executed) / per_action(durations, executed),
+        float(baseline_ns.mean() / ns.mean()), per_action(baseline_ns, baseline_executed) / per_action(ns, executed)
     )
 
 
-def policy_calls(calls: ArrayLike, successes: ArrayLike) -> Calls:
-    """Mean policy calls an episode.
+def rounds_per_episode(rounds: ArrayLike, successes: ArrayLike) -> RoundsPerEpisode:
+    """Mean rounds per episode.
 
     Args:
-        calls: int [n], by episode.
+        rounds: int [n], by episode.
         successes: bool [n].
     """
-    calls, successes = np.asarray(calls, dtype=float), np.asarray(successes, dtype=bool)
-    return Calls(*(float(part.mean()) if part.size else float("nan") for part in (calls, calls[successes])))
+    rounds, successes = np.asarray(rounds, dtype=float), np.asarray(successes, dtype=bool)
+    parts = (rounds, rounds[successes])
+    return RoundsPerEpisode(*(float(part.mean()) if part.size else float("nan") for part in parts))
 
 
-def accepted_share(routes: ArrayLike, accepted: ArrayLike, window: ArrayLike) -> float:
-    """Accepted draft actions over the replan window, in rounds that took the flash route ("Acc." in FLASH, table 2).
+def acceptance(accepted: ArrayLike, drafted: ArrayLike) -> Acceptance:
+    """Accepted draft positions, over the rounds that verified a draft.
 
-    How many rounds do is another figure ("FR.", see :func:`by_route`); rejected drafts count there, and not here.
+    How many rounds do is another figure (see :func:`by_route`).
 
     Args:
-        routes: str [n], by policy call.
-        accepted: [n]; NaN where nothing was drafted.
-        window: int [n], replan window of the call.
+        accepted: [n], by round; NaN where nothing was drafted.
+        drafted: [n], positions of the draft that were verified; NaN where nothing was drafted.
     """
-    accepted, window = np.asarray(accepted, dtype=float), np.asarray(window, dtype=float)
-    drafted = (np.asarray(routes, dtype=str) == "flash") & ~np.isnan(accepted)
-    return float(accepted[drafted].sum() / window[drafted].sum()) if drafted.any() else float("nan")
+    accepted, drafted = np.asarray(accepted, dtype=float), np.asarray(drafted, dtype=float)
+    verified = ~np.isnan(accepted)
+    accepted, drafted = accepted[verified], drafted[verified]
+    if not drafted.sum():
+        return Acceptance(accepted.size, np.nan, np.nan, np.nan, ())
+    some = accepted > 0
+    return Acceptance(
+        drafts=accepted.size,
+        rate=float(accepted.sum() / drafted.sum()),
+        length=float(accepted.mean()),
+        rate_if_any=float(accepted[some].sum() / drafted[some].sum()) if some.any() else float("nan"),
+        per_position=tuple(float((accepted > i).mean()) for i in range(int(drafted.max()))),
+    )
 
 
 def contention(host: ArrayLike, cpu: ArrayLike) -> float:
-    """Wall time over processor time of the calls: near 1 alone on a core, 2 where the core was halved.
+    """Wall time over processor time of the rounds: near 1 alone on a core, 2 where the core was halved.
 
-    Several threads in one call pull it below 1, waiting for an accelerator pushes it above.
+    Several threads in one round pull it below 1, waiting for an accelerator pushes it above.
 
     Args:
-        host: [n], wall time by policy call.
-        cpu: [n], processor time by policy call.
+        host: [n], wall time by round.
+        cpu: [n], processor time by round.
     """
     host, cpu = np.asarray(host, dtype=float), np.asarray(cpu, dtype=float)
     return float(host.sum() / cpu.sum()) if cpu.sum() else float("nan")
@@ -263,7 +290,7 @@ def action_error(errors: ArrayLike) -> Error:
     """Distances to the dense policy's actions under the same observation and noise.
 
     Args:
-        errors: [n], by policy call; NaN where it was not measured.
+        errors: [n], by round; NaN where it was not measured.
     """
     errors = np.asarray(errors, dtype=float)
     errors = errors[~np.isnan(errors)]

@@ -1,4 +1,4 @@
-"""One SQLite file a run directory: what was measured, and what measured it.
+"""One SQLite file per run directory: what was measured, and what measured it.
 
 An episode and its rounds are written in one transaction, so a killed run holds whole episodes and nothing else. While a
 run is written the file is in WAL mode (others may read it); when it is closed it becomes one plain file that can be
@@ -16,11 +16,12 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from .schema import EpisodeRow, RoundRow, Run
+from .schema import EpisodeRow, Mark, RoundRow, Run, RunIdentity
+from .upgrades import UPGRADES
 
 FILE = "episodes.db"
 APPLICATION_ID = 0x7265_706C  # "repl": marks the file as ours (PRAGMA application_id)
-VERSION = 2
+VERSION = 3
 
 # STRICT, because SQLite would otherwise keep a NumPy integer as a blob without a word.
 SCHEMA = """
@@ -51,7 +52,11 @@ CREATE TABLE episodes (           -- see schema.EpisodeRow
     counters TEXT NOT NULL,       -- JSON
     retries INTEGER NOT NULL,
     error TEXT,
-    success_at_end INTEGER CHECK (success_at_end IS NULL OR status = 'done')
+    success_at_end INTEGER CHECK (success_at_end IS NULL OR status = 'done'),
+    refused TEXT CHECK (refused IS NULL OR status = 'done'),
+    dtype TEXT NOT NULL,
+    device TEXT NOT NULL,
+    machine TEXT NOT NULL
 ) STRICT;
 CREATE TABLE rounds (             -- see schema.RoundRow
     episode TEXT NOT NULL REFERENCES episodes (key) ON DELETE CASCADE,
@@ -65,6 +70,7 @@ CREATE TABLE rounds (             -- see schema.RoundRow
     executed INTEGER NOT NULL,
     window INTEGER NOT NULL,
     accepted INTEGER,
+    drafted INTEGER,
     warmup INTEGER NOT NULL,
     action_error REAL,
     extra TEXT NOT NULL,          -- JSON
@@ -72,20 +78,16 @@ CREATE TABLE rounds (             -- see schema.RoundRow
 ) STRICT, WITHOUT ROWID;
 """
 
-# What makes a file of the next version of one; done before an older file is written to. It is read as it is.
-UPGRADES = {
-    1: "ALTER TABLE episodes ADD COLUMN success_at_end INTEGER CHECK (success_at_end IS NULL OR status = 'done')"
-}
-
 EPISODE_COLUMNS = [f.name for f in fields(EpisodeRow) if f.name != "rounds"]
 ROUND_COLUMNS = [f.name for f in fields(RoundRow)]
 JSON_COLUMNS = {"settings", "manifest", "counters", "stages_ns", "extra"}
-TRUTHS = {"success", "success_at_end"}  # which SQLite keeps as 0 and 1
+BOOLEANS = {"success", "success_at_end", "warmup"}  # which SQLite keeps as 0 and 1
+COMPARED = ("spec", "identity", "activity_counters", "checkpoints")  # fields of a Run that a resumed one must equal
 REFUSALS = (sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError, TypeError, ValueError)
 
 
 class StoreError(Exception):
-    """A run directory cannot be used as asked; the message says what to do."""
+    """A run directory cannot be used as requested; the message says what to do."""
 
 
 class StoreMissing(StoreError):
@@ -104,12 +106,12 @@ class SpecMismatch(StoreError):
     """A run directory holds another run than the one that should be resumed.
 
     Attributes:
-        fields: Dotted names of the fields that differ, such as ``spec.episodes``.
+        fields: Dotted names of the fields that differ, such as ``spec.episodes`` or ``identity.harness``.
     """
 
     def __init__(self, directory: Path, differences: dict[str, tuple[Any, Any]]):
         self.fields = tuple(differences)
-        lines = [f"  {name}: stored {old!r}, asked for {new!r}" for name, (old, new) in differences.items()]
+        lines = [f"  {name}: stored {old!r}, requested {new!r}" for name, (old, new) in differences.items()]
         super().__init__(
             f"{directory} holds another run; it differs in\n"
             + "\n".join(lines)
@@ -118,7 +120,7 @@ class SpecMismatch(StoreError):
 
 
 class DuplicateEpisode(StoreError):
-    """The measurement is already there."""
+    """The store already holds the measurement."""
 
 
 class InvalidEpisode(StoreError):
@@ -140,7 +142,9 @@ class Store:
         self._connection = connection
         self._writable = writable
         try:
-            self.runs = tuple(_run(text) for (text,) in connection.execute("SELECT run FROM runs ORDER BY id"))
+            self.runs: tuple[Run, ...] = tuple(
+                _run(text) for (text,) in connection.execute("SELECT run FROM runs ORDER BY id")
+            )
         except (KeyError, TypeError, ValueError, sqlite3.DatabaseError) as why:
             raise StoreUnreadable(f"{path} does not say what produced it ({why!r}); give another directory") from why
         if not self.runs:
@@ -150,11 +154,11 @@ class Store:
     def start(cls, directory: str | Path, run: Run) -> Store:
         """Begins the run, or resumes it where the directory already holds it.
 
-        ``run.spec`` and ``run.checkpoints`` must equal the stored ones. A resumed run may have another command, commit
-        or machine: it is noted in :attr:`runs`, and the leaderboard marks what that makes doubtful.
+        The fields in ``COMPARED`` must equal the stored ones. A resumed run may have another command, commit or
+        machine: it is recorded in :attr:`runs`, and the leaderboard marks what that makes doubtful.
 
         Raises:
-            SpecMismatch: The directory holds episodes of another specification or other weights.
+            SpecMismatch: The directory holds episodes of another specification, identity or other weights.
             StoreError: The directory cannot be written.
             StoreUnreadable: The directory holds a file that is not ours, or a damaged one.
             StoreVersion: The file was written by another version of the schema.
@@ -167,10 +171,12 @@ class Store:
             except (OSError, sqlite3.OperationalError) as why:
                 raise StoreError(f"cannot write a run to {str(directory)!r}: {why}") from why
             return cls(path, _connect(path, writable=True), writable=True)
+        given = _run(_dump(asdict(run)))  # through JSON, so that a tuple equals the list that was stored
+        with cls.open(directory) as stored:  # a refused file is left as it is, its schema version included
+            stored._check_resumable(given)
         store = cls(path, _connect(path, writable=True), writable=True)
         try:
-            store._resume(run)
-            store._upgrade()
+            store._record(given)
         except BaseException:
             store.close()
             raise
@@ -188,7 +194,7 @@ class Store:
         path = Path(directory)
         path = path / FILE if path.is_dir() else path
         if not path.exists():
-            raise StoreMissing(f"{directory}: no {FILE} there; give the directory that `replan eval --out` wrote")
+            raise StoreMissing(f"{directory}: no {FILE} in it; give the directory that `replan eval --out` wrote")
         return cls(path, _connect(path, writable=False), writable=False)
 
     @property
@@ -205,12 +211,12 @@ class Store:
         """Writes one episode with its rounds, all or nothing. A row of status ``error`` with the same key is replaced.
 
         Raises:
-            DuplicateEpisode: The key is already there as a measured episode.
+            DuplicateEpisode: The store holds a measured episode with this key.
             InvalidEpisode: The row holds a value that cannot be kept.
         """
         with _readable(self.path), _transaction(self._connection):
-            held = self._connection.execute("SELECT status FROM episodes WHERE key = ?", (row.key,)).fetchone()
-            if held == ("done",):
+            status = self._connection.execute("SELECT status FROM episodes WHERE key = ?", (row.key,)).fetchone()
+            if status == ("done",):
                 raise DuplicateEpisode(f"{row.method} on cell {row.cell} ({row.key}) is already in {self.path}")
             try:
                 self._connection.execute("DELETE FROM episodes WHERE key = ?", (row.key,))
@@ -230,24 +236,18 @@ class Store:
             for key, *values in self._connection.execute(
                 f'SELECT episode, {_names(ROUND_COLUMNS)} FROM rounds ORDER BY episode, "index"'
             ):
-                known = _plain(ROUND_COLUMNS, values)
-                known["warmup"] = bool(known["warmup"])
-                by_episode.setdefault(key, []).append(RoundRow(**known))
+                by_episode.setdefault(key, []).append(RoundRow(**_plain(ROUND_COLUMNS, values)))
             rows = []
-            there = {name for (name,) in self._connection.execute("SELECT name FROM pragma_table_info('episodes')")}
-            columns = [name for name in EPISODE_COLUMNS if name in there]  # an older file lacks what was added since
             for values in self._connection.execute(
-                f"SELECT {_names(columns)} FROM episodes"
+                f"SELECT {_names(EPISODE_COLUMNS)} FROM episodes"
                 " ORDER BY suite, task, init_state, seed, settings, policy, clock, latency, method, key"
             ):
-                known = _plain(columns, values)
-                for name in TRUTHS & known.keys():
-                    known[name] = None if known[name] is None else bool(known[name])
-                rows.append(EpisodeRow(**known, rounds=tuple(by_episode.get(known["key"], ()))))
+                plain = _plain(EPISODE_COLUMNS, values)
+                rows.append(EpisodeRow(**plain, rounds=tuple(by_episode.get(plain["key"], ()))))
         return rows
 
     def close(self) -> None:
-        """Closes the file; a written one becomes a single plain file, unless somebody is reading it just now."""
+        """Closes the file; a written one becomes a single plain file, unless another process is reading it."""
         if self._writable:
             try:
                 self._connection.execute("PRAGMA journal_mode = DELETE")
@@ -261,36 +261,33 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _resume(self, run: Run) -> None:
-        """Compares the run with the stored one and notes it if anything about it is new."""
-        given = _run(_dump(asdict(run)))  # through JSON, so that a tuple equals the list that was stored
-        with _readable(self.path), _transaction(self._connection):
-            if not self._connection.execute("SELECT 1 FROM episodes").fetchone():  # a start that was refused left this
-                self._connection.execute("DELETE FROM runs")
-                self._connection.execute("INSERT INTO runs (run) VALUES (?)", (_dump(asdict(run)),))
-                self.runs = (given,)
-                return
-        differences = {
-            **_differences("spec", self.run.spec, given.spec),
-            **_differences("checkpoints", self.run.checkpoints, given.checkpoints),
-        }
+    def _check_resumable(self, run: Run) -> None:
+        """Raises :class:`SpecMismatch` where the file holds episodes of another run."""
+        if not self._holds_episodes():
+            return
+        stored, requested = asdict(self.run), asdict(run)
+        differences: dict[str, tuple[Any, Any]] = {}
+        for name in COMPARED:
+            differences |= _differences(name, stored[name], requested[name])
         if differences:
             raise SpecMismatch(self.path.parent, differences)
-        with _readable(self.path), _transaction(self._connection):
-            self._connection.execute("INSERT INTO runs (run) VALUES (?)", (_dump(asdict(run)),))
-        self.runs = (*self.runs, given)
 
-    def _upgrade(self) -> None:
-        """Brings a file that an older replan wrote to this version."""
+    def _record(self, run: Run) -> None:
+        """Adds a run that resumes this one, or takes its place where it measured nothing."""
         with _readable(self.path), _transaction(self._connection):
-            (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-            for older in range(version, VERSION):
-                self._connection.execute(UPGRADES[older])
-            self._connection.execute(f"PRAGMA user_version = {VERSION}")
+            if not self._holds_episodes():  # a start that was refused left this
+                self._connection.execute("DELETE FROM runs")
+                self.runs = ()
+            self._connection.execute("INSERT INTO runs (run) VALUES (?)", (_dump(asdict(run)),))
+        self.runs = (*self.runs, run)
+
+    def _holds_episodes(self) -> bool:
+        with _readable(self.path):
+            return self._connection.execute("SELECT 1 FROM episodes").fetchone() is not None
 
 
 def _create(path: Path, run: Run) -> None:
-    """Writes an empty store beside its place and moves it there, so that no half-made one is ever seen."""
+    """Writes an empty store under another name and moves it into place, so that no half-made one is ever seen."""
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.new")
     unfinished.unlink(missing_ok=True)
     try:
@@ -307,8 +304,8 @@ def _create(path: Path, run: Run) -> None:
 
 
 def _connect(path: Path, writable: bool) -> sqlite3.Connection:
-    """Opens a file after making sure that it is whole and ours."""
-    # In a directory that we may not write, SQLite reads a finished file only when told that it will not change.
+    """Opens a file of any schema version after making sure that it is whole and ours, and upgrades it."""
+    # In a directory that we may not write, SQLite reads a finished file only as one that will not change.
     still = not writable and not os.access(path.parent, os.W_OK) and not path.with_name(FILE + "-wal").exists()
     mode = "rw" if writable else "ro&immutable=1" if still else "ro"
     with _readable(path):
@@ -328,13 +325,33 @@ def _connect(path: Path, writable: bool) -> sqlite3.Connection:
             (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
             if verdict != "ok":
                 raise StoreUnreadable(f"{path} is damaged ({verdict}); restore it or give another directory")
-            connection.execute("PRAGMA foreign_keys = ON")
+            if version < VERSION and not writable:
+                file, connection = connection, sqlite3.connect(":memory:", isolation_level=None)
+                file.backup(connection)
+                file.close()
             if writable:
                 connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA foreign_keys = ON")
+            _upgrade(connection, path)
+            connection.execute(f"PRAGMA query_only = {int(not writable)}")  # the copy in memory too
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
+    """Brings what an older replan wrote to this version of the schema."""
+    if connection.execute("PRAGMA user_version").fetchone() == (VERSION,):
+        return
+    with _transaction(connection):
+        (version,) = connection.execute("PRAGMA user_version").fetchone()  # again: another writer may have been first
+        try:
+            for older in range(version, VERSION):
+                UPGRADES[older](connection)
+        except (AttributeError, KeyError, TypeError, ValueError) as why:
+            raise StoreUnreadable(f"{path} does not say what produced it ({why!r}); give another directory") from why
+        connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
 @contextmanager
@@ -365,8 +382,14 @@ def _dump(value: Any) -> str:
 
 
 def _run(text: str) -> Run:
-    known = json.loads(text)
-    return Run(**{**known, "marks": tuple(known["marks"])})
+    plain = json.loads(text)
+    typed = {
+        "identity": RunIdentity(**plain["identity"]),
+        "activity_counters": {method: tuple(names) for method, names in plain["activity_counters"].items()},
+        "marks": tuple(Mark(**mark) for mark in plain["marks"]),
+        "suite_marks": {suite: tuple(Mark(**mark) for mark in marks) for suite, marks in plain["suite_marks"].items()},
+    }
+    return Run(**{**plain, **typed})
 
 
 def _names(columns: Iterable[str]) -> str:
@@ -388,15 +411,19 @@ def _values(row: EpisodeRow | RoundRow, columns: list[str]) -> list[Any]:
 
 
 def _plain(columns: list[str], values: Iterable[Any]) -> dict[str, Any]:
-    pairs = zip(columns, values, strict=True)
-    return {name: json.loads(value) if name in JSON_COLUMNS else value for name, value in pairs}
+    plain = dict(zip(columns, values, strict=True))
+    for name in JSON_COLUMNS & plain.keys():
+        plain[name] = json.loads(plain[name])
+    for name in BOOLEANS & plain.keys():
+        plain[name] = None if plain[name] is None else bool(plain[name])
+    return plain
 
 
 def _differences(name: str, old: Any, new: Any) -> dict[str, tuple[Any, Any]]:
     """Leaves that differ between two trees of mappings, by dotted name; an absent one reads as None."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
-        found = {}
+        leaves = {}
         for key in sorted(old.keys() | new.keys()):
-            found.update(_differences(f"{name}.{key}", old.get(key), new.get(key)))
-        return found
+            leaves.update(_differences(f"{name}.{key}", old.get(key), new.get(key)))
+        return leaves
     return {} if old == new else {name: (old, new)}

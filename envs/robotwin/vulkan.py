@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from .. import SuiteUnavailable
+from ..errors import SuiteUnavailable
 
 LOADER_VARIABLE = "VK_ICD_FILENAMES"  # read by the Vulkan loader when SAPIEN creates its first renderer
 LIBRARIES = "apt-get install -y --no-install-recommends mesa-vulkan-drivers libvulkan1"

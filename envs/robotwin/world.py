@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from .streams import Streams
+from .tasks import CAMERAS
 from .upstream import IMAGE, Source, Upstream
 
 TICK_NS = 4_000_000
-CAMERAS = {"head": "head_camera", "left_wrist": "left_camera", "right_wrist": "right_camera"}  # ours: upstream's
 
 Watch = Callable[[dict[str, np.ndarray], np.ndarray], None]
 """Observation and joint targets float64 [14]."""

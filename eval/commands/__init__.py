@@ -1,4 +1,4 @@
-"""The commands of ``replan``, a file each. They import what is slow to import inside their functions.
+"""The commands of ``replan``. They import what is slow to import inside their functions.
 
 A command returns a dictionary of plain values: what ``--json`` prints (see :mod:`..cli`).
 """
@@ -12,8 +12,8 @@ import click
 json_option = click.option("--json", is_flag=True, expose_value=False, help="End stdout with one line of JSON.")
 
 
-class BadNews(Exception):
-    """A command that did what it was asked to, and has nothing good to tell.
+class CommandFailed(Exception):
+    """A command ran, and its result is a failure: a suite that does not work, an installation that stopped.
 
     Attributes:
         exit_code: Exit code.
@@ -23,12 +23,11 @@ class BadNews(Exception):
     exit_code = 1
 
     def __init__(self, message: str, result: dict[str, Any] | None = None) -> None:
-        """See the class."""
         super().__init__(message)
         self.result = result or {}
 
 
-class NotForThisPython(BadNews):
-    """What was asked for exists for other versions of Python only. A script may go on without it."""
+class NotForThisPython(CommandFailed):
+    """What was requested exists for other versions of Python only. A script may go on without it."""
 
     exit_code = 3

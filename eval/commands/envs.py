@@ -1,4 +1,4 @@
-"""``replan envs``: the suites, and what can be asked of them."""
+"""``replan envs``: the suites with their tasks and settings."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from . import json_option
 @click.argument("names", nargs=-1, metavar="[SUITE]...")
 @json_option
 def envs(names: tuple[str, ...]) -> dict[str, Any]:
-    """List suites and their settings; of the suites that are named, the tasks."""
+    """List suites and their settings, and the tasks of the suites that are named."""
     from tabulate import tabulate
 
-    from ..bench import Bench
+    from ...envs import SUITES, UNAVAILABLE
 
-    known = Bench().suites()
     for name in names:
-        if name not in known:
-            raise unknown("suite", name, known)
+        if name not in SUITES and name not in UNAVAILABLE:
+            raise unknown("suite", name, [*SUITES, *UNAVAILABLE])
     suites = [
         {
             "suite": suite.name,
@@ -31,26 +30,30 @@ def envs(names: tuple[str, ...]) -> dict[str, Any]:
             "init_states": suite.init_states,
             "settings": {name: kind.__name__ for name, kind in suite.settings.items()},
             "policy": suite.policy,
-            "expert": suite.expert,
+            "demonstrations": suite.demonstrations is not None,
             "marks": list(suite.marks),
         }
-        for suite in known.values()
+        for suite in SUITES.values()
         if suite.name in names or not names
     ]
     rows = [
         {
             **{key: suite[key] for key in ("suite", "env_id")},
             "tasks": len(suite["tasks"]),
-            "init_states": suite["init_states"] or "drawn",
+            "init_states": suite["init_states"] or "unlimited",
             "settings": ", ".join(f"{name}: {kind}" for name, kind in suite["settings"].items()),
             "policy": suite["policy"] or "none",
         }
         for suite in suites
     ]
-    click.echo(tabulate(rows, headers="keys"))
+    unavailable = {name: reason for name, reason in UNAVAILABLE.items() if name in names or not names}
+    if rows:
+        click.echo(tabulate(rows, headers="keys"))
     for suite in suites:
         for mark in suite["marks"]:
             click.echo(f"  {suite['suite']}, {mark}")
         if names:
             click.echo("\n".join([f"\nTasks of {suite['suite']}:", *suite["tasks"]]))
-    return {"suites": suites}
+    for name, reason in unavailable.items():
+        click.echo(f"  {name}, unavailable: {reason}")
+    return {"suites": suites, "unavailable": unavailable}

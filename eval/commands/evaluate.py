@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ..spec import CLOCKS, BadInput, make_spec, read_toml
+from ..spec import CLOCKS, DEVICES, DTYPES, BadInput, make_spec, read_toml
 from . import json_option
 
 
@@ -18,53 +18,45 @@ from . import json_option
 @click.option("--task", metavar="NAME,...", help="Tasks to keep.  [all]")
 @click.option("--policy", metavar="NAME|PATH", help="Bundled policy or checkpoint.  [the suite's own]")
 @click.option("--method", metavar="METHOD,...", help="Methods, such as dense,flash:delta=0.1,flash+dp_cache.  [dense]")
-@click.option("--episodes", type=int, help="Episodes a suite, combination of settings and method.  [50]")
-@click.option("--seed", type=int, help="Seed of all cells.  [0]")
+@click.option("--episodes", type=int, help="Episodes per suite, combination of settings and method.  [50]")
+@click.option("--seed", type=int, help="Seed of the cells.  [0]")
 @click.option(
     "--set", "settings", multiple=True, metavar="NAME=VALUE,...", help="Fix a setting of the suite: speed=10."
 )
-@click.option("--clock", metavar="|".join(CLOCKS), help="Whether the world waits for the policy.  [sync]")
+@click.option("--clock", metavar="|".join(CLOCKS), help="Whether the environment waits for the policy.  [sync]")
 @click.option(
     "--latency",
     metavar="SOURCE",
     help="Under realtime: zero, fixed:58ms, profile:NAME, measured or trace:FILE.  [measured]",
 )
+@click.option("--dtype", metavar="|".join(DTYPES), help="Precision of the policy.  [float32]")
+@click.option("--device", metavar="|".join(DEVICES), help="Where the policy runs; auto: CUDA if there is one.  [auto]")
 @click.option("--workers", type=int, help="Worker processes.  [1]")
-@click.option("--timeout", type=float, metavar="SECONDS", help="After which an episode counts as hung.  [300]")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Time after which an episode counts as hung.  [300]")
 @click.option("--out", metavar="DIR", help="Run directory. An interrupted run is resumed by the same command.")
 @json_option
 @click.pass_obj
-def evaluate(arguments: list[str], file: str | None, settings: tuple[str, ...], **flags: Any) -> dict[str, Any]:
+def evaluate_command(arguments: list[str], file: str | None, settings: tuple[str, ...], **flags: Any) -> dict[str, Any]:
     """Run methods on the same episodes and compare them."""
     from ...results import leaderboard, tables
     from ...results.store import Store
-    from ..bench import Bench
-    from ..cells import make_cells, make_jobs
-    from ..clock import check_routes, parse_latency
-    from ..provenance import make_run
-    from ..runner import run
+    from ..evaluate import evaluate
+    from ..registry import Registry
 
-    bench = Bench()
+    registry = Registry()
     plain = read_toml(file) if file else {}
     plain |= {name: value for name, value in flags.items() if value is not None}
     if settings:
         plain["set"] = {**(plain.get("set") or {}), **_pairs(settings)}
-    spec = make_spec(plain, bench.suites())
-    latency = parse_latency(spec.latency)
-    check_routes(latency, {method: bench.routes(method) for method in spec.method})
-    checkpoints = bench.checkpoints(spec.policy.values(), spec.method)
-    jobs = make_jobs(spec, make_cells(spec, bench.suites()), checkpoints, latency.identity())
+    spec = make_spec(plain, registry.suites())
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")  # noqa: TID251
-    record = make_run(spec, bench, checkpoints, latency, command=shlex.join(["replan", *arguments]), started=started)
-    run(spec, jobs, record, bench)
-
+    tally = evaluate(spec, registry, command=shlex.join(["replan", *arguments]), started=started)
+    if not tally.episodes:
+        raise click.ClickException(f"no episode could be measured; the errors are in {spec.out}")
     with Store.open(spec.out) as store:
         rows = leaderboard.board([store])
-        done = len(store.done_keys())
-    if not done:
-        raise click.ClickException(f"no episode could be measured; the errors are in {spec.out}")
     click.echo(tables.text(rows))
-    return {"out": spec.out, "episodes": done, "errors": len(jobs) - done, "board": leaderboard.to_json(rows)}
+    return {"out": spec.out, **tally._asdict(), "board": leaderboard.to_json(rows)}
 
 
 def _pairs(settings: tuple[str, ...]) -> dict[str, str]:

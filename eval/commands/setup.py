@@ -1,4 +1,4 @@
-"""``replan setup`` and ``replan doctor``: what the suites need besides this package, and whether it is there."""
+"""``replan setup`` and ``replan doctor``: install what the suites need besides this package, and check it."""
 
 from __future__ import annotations
 
@@ -17,145 +17,104 @@ from typing import Any
 import click
 
 from ..spec import BadInput, unknown
-from . import BadNews, NotForThisPython, json_option
+from . import CommandFailed, NotForThisPython, json_option
 
-STDERR = 2  # where other programs' output goes: stdout is for what scripts read
-ROBOTWIN_BEFORE = (3, 12)  # the Python that upstream's wheel refuses
+STDERR = 2  # where the output of other programs goes: stdout belongs to scripts
 
 
 @click.command()
-@click.argument("name", metavar="conveyor|libero|robotwin")
+@click.argument("name", metavar="NAME")
 @json_option
 def setup(name: str) -> dict[str, Any]:
-    """Install what a benchmark's suites need, and try them out.
+    """Install what a benchmark's suites need, such as libero or robotwin, and check that they work.
 
     Packages go into the Python that runs this, pinned by hash; system packages are installed as root on Debian and
     Ubuntu, elsewhere the command is printed. Without root nothing of the system changes. May be repeated.
     """
-    from ...envs import SUITES
-    from ..probes import TRIALS, attempt, family
+    from ...envs import INSTALLS
+    from ...envs.errors import SystemPackagesMissing, UnsupportedPython
+    from ..probes import run_check
 
-    if name not in TRIALS:
-        raise unknown("benchmark", name, TRIALS)
-    did = []
+    suites = {install.name: suite for suite, install in reversed(INSTALLS.items())}  # the first suite of each
+    if name not in suites:
+        raise unknown("benchmark", name, suites)
+    install, done = INSTALLS[suites[name]], []
 
     def say(text: str) -> None:
-        did.append(text)
+        done.append(text)
         click.echo(f"setup {name}: {text}", err=True)
 
     try:
-        PREPARE[name](say)
+        if install.precondition is not None:
+            install.precondition()
+        if install.lock is not None:
+            install_packages(install.lock, say)
+        try:
+            install.prepare(say)
+        except SystemPackagesMissing as error:
+            system_packages(str(error), error.alternatives, say)
+            install.prepare(say)
+    except UnsupportedPython as error:
+        raise NotForThisPython(str(error)) from error
     except OSError as error:
         raise BadInput(f"{error}; if the cache folder cannot be written, name another in REPLAN_CACHE") from error
-    suite = next(suite.name for suite in SUITES.values() if family(suite) == name)
-    for trial in TRIALS[name]:
-        problem = attempt(trial, suite)
-        if problem is not None and trial.packages:
-            system_packages(problem, trial.packages, say)
-            problem = attempt(trial, suite)
+    for check in install.checks:
+        problem = run_check(check, suites[name])
+        if problem is not None and check.packages:
+            system_packages(problem, check.packages, say)
+            problem = run_check(check, suites[name])
         if problem is not None:
-            raise BadNews(f"{name} does not work yet: {problem}", {"setup": name, "did": did})
-    say("everything needed is there; one scene was loaded and drawn")
-    return {"setup": name, "did": did}
+            raise CommandFailed(f"{name} does not work yet: {problem}", {"setup": name, "done": done})
+    say("everything needed is installed; the checks passed")
+    return {"setup": name, "done": done}
 
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[SUITE]...")
 @json_option
 def doctor(names: tuple[str, ...]) -> dict[str, Any]:
-    """Try suites out, all of them if none is named, and say what is missing and what mends it."""
-    from ...envs import SUITES
-    from ..probes import TRIALS, attempt, family
+    """Check suites, all of them if none is named, and print what is missing with its fix."""
+    from ...envs import INSTALLS, UNAVAILABLE
+    from ..probes import run_check
 
+    suites = [*INSTALLS, *UNAVAILABLE]
     for name in names:
-        if name not in SUITES:
-            raise unknown("suite", name, SUITES)
-    try_once = functools.cache(attempt)
-    found: dict[str, str | None] = {}
-    for name in names or SUITES:
-        kind = family(SUITES[name])
-        found[name] = None
-        for trial in TRIALS[kind]:
-            problem = try_once(trial, name if trial.per_suite else "")
+        if name not in suites:
+            raise unknown("suite", name, suites)
+    run_once = functools.cache(run_check)
+    problems: dict[str, str | None] = {}
+    for name in names or suites:
+        problems[name] = UNAVAILABLE.get(name)
+        for check in INSTALLS[name].checks if name in INSTALLS else ():
+            problem = run_once(check, name if check.per_suite else "")
             if problem is not None:
-                found[name] = f"{problem}; run `replan setup {kind}`" if trial.packages else problem
+                fix = f"; run `replan setup {INSTALLS[name].name}`" if check.packages else ""
+                problems[name] = problem + fix
                 break
-        click.echo(f"{name:{max(map(len, SUITES))}}  {found[name] or 'ok'}")
-    result = {"suites": {name: {"ok": problem is None, "problem": problem} for name, problem in found.items()}}
-    ill = [name for name, problem in found.items() if problem is not None]
-    if ill:
-        raise BadNews(f"not usable here: {', '.join(ill)}", result)
+        click.echo(f"{name:{max(map(len, suites))}}  {problems[name] or 'ok'}")
+    result = {"suites": {name: {"ok": problem is None, "problem": problem} for name, problem in problems.items()}}
+    unusable = [name for name, problem in problems.items() if problem is not None]
+    if unusable:
+        raise CommandFailed(f"not usable here: {', '.join(unusable)}", result)
     return result
 
 
-def prepare_conveyor(say: Callable[[str], None]) -> None:
-    """Needs no package that this one does not depend on."""
-
-
-def prepare_libero(say: Callable[[str], None]) -> None:
-    """Installs LIBERO.
+def install_packages(lock: Path, say: Callable[[str], None]) -> None:
+    """Installs the packages of a lock without their dependencies; those that are installed stay as they are.
 
     Raises:
-        BadInput: Another LIBERO is installed.
+        BadInput: This Python has no pip.
+        CommandFailed: pip failed.
     """
-    from ...envs.libero.package import DISTRIBUTIONS
-
-    complete, *others = DISTRIBUTIONS
-    for name in others:
-        if _version(name):
-            raise BadInput(
-                f"{name} {_version(name)} is installed, and {complete} has the same import name; the suites can use "
-                f"{name} where its assets are complete (`replan doctor` tells). For the other one: pip uninstall {name}"
-            )
-    _install("libero", say)
-
-
-def prepare_robotwin(say: Callable[[str], None]) -> None:
-    """Installs SAPIEN and RoboTwin's task code, makes a Vulkan driver available and builds the stand-in assets.
-
-    Raises:
-        NotForThisPython: This Python cannot install upstream's wheel.
-        SuiteUnavailable: No Vulkan driver can be made available.
-    """
-    if sys.version_info >= ROBOTWIN_BEFORE:
-        this = ".".join(map(str, sys.version_info[:3]))
-        raise NotForThisPython(
-            f"RoboTwin's task code needs Python 3.10 or 3.11, this is {this}; all else works without it"
-        )
-    _install("robotwin", say)
-    from ...envs import SuiteUnavailable
-    from ...envs.cache import cache_folder
-    from ...envs.robotwin import vulkan
-    from ...envs.robotwin.standin import build
-
-    cache = cache_folder()
-    try:
-        say(vulkan.setup(cache))
-    except SuiteUnavailable as error:
-        system_packages(str(error), (("mesa-vulkan-drivers", "libvulkan1"),), say)
-        say(vulkan.setup(cache))
-    try:
-        build.verify(build.tree(cache))
-        say(f"the stand-in assets in {build.tree(cache)} are whole")
-    except SuiteUnavailable:
-        say(f"built the stand-in assets in {build.build(cache)}")
-
-
-PREPARE = {"conveyor": prepare_conveyor, "libero": prepare_libero, "robotwin": prepare_robotwin}
-
-
-def _install(name: str, say: Callable[[str], None]) -> None:
-    """Installs the packages of a lock; those that are there already stay untouched."""
-    from ... import envs
-
-    lock = Path(envs.__file__).parent / name / "requirements.lock"
     pip = [sys.executable, "-m", "pip"]
     if subprocess.run([*pip, "--version"], capture_output=True).returncode:
         raise BadInput(f"{sys.executable} has no pip; install with your tool: --no-deps --require-hashes -r {lock}")
     command = [*pip, "install", "--disable-pip-version-check", "--no-deps", "--require-hashes", "-r", str(lock)]
     before = _installed()
     if subprocess.run(command, stdout=STDERR).returncode:
-        raise BadNews(f"pip could not install the packages; its message is above. The command: {shlex.join(command)}")
+        raise CommandFailed(
+            f"pip could not install the packages; its message is above. The command: {shlex.join(command)}"
+        )
     importlib.invalidate_caches()
     new = sorted(f"{name} {version}" for name, version in (_installed() - before))
     say(f"installed {', '.join(new)}" if new else f"the packages of {lock} are installed")
@@ -165,23 +124,16 @@ def _installed() -> set[tuple[str, str]]:
     return {(each.metadata["Name"], each.version) for each in importlib.metadata.distributions()}
 
 
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def system_packages(why: str, alternatives: tuple[tuple[str, ...], ...], say: Callable[[str], None]) -> None:
     """Installs the first set of packages that the distribution has, as root on Debian and Ubuntu.
 
     Raises:
-        BadNews: Somebody else has to do it; the message holds the command.
+        CommandFailed: This user cannot install them, or apt failed; the message has the command.
     """
     install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends"]
     if shutil.which("apt-get") is None or os.geteuid() != 0:
         command = shlex.join([*install, *alternatives[0]])
-        raise BadNews(f"{why}. Something of the system is missing; on Debian or Ubuntu, as root: {command}")
+        raise CommandFailed(f"{why}. A system package is missing; on Debian or Ubuntu, as root: {command}")
     subprocess.run(["apt-get", "update", "-qq"], stdout=subprocess.DEVNULL)
     known = [p for p in alternatives if not subprocess.run(["apt-cache", "show", *p], capture_output=True).returncode]
     packages = (known or alternatives)[0]
@@ -189,4 +141,4 @@ def system_packages(why: str, alternatives: tuple[tuple[str, ...], ...], say: Ca
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     done = subprocess.run([*install, *packages], env=environment, capture_output=True, text=True, errors="replace")
     if done.returncode:
-        raise BadNews(f"{shlex.join([*install, *packages])} failed: {(done.stderr or done.stdout).strip()}")
+        raise CommandFailed(f"{shlex.join([*install, *packages])} failed: {(done.stderr or done.stdout).strip()}")

@@ -1,4 +1,4 @@
-"""``replan collect``, ``train`` and ``train-draft``: from a scripted expert to a policy with its draft."""
+"""``replan train`` and ``train-draft``: from recordings to a policy with its draft."""
 
 from __future__ import annotations
 
@@ -7,68 +7,19 @@ from typing import Any
 
 import click
 
-from ..spec import BadInput, unknown
+from ..spec import BadInput
 from . import json_option
-
-
-@click.command()
-@click.option("--suite", required=True, metavar="NAME", help="Suite; `replan envs` lists them.")
-@click.option("--task", "tasks", metavar="NAME,...", help="Tasks to record; all of the suite if missing.")
-@click.option("--episodes", type=click.IntRange(min=1), required=True, help="Episodes of each task.")
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Two seeds share no cell.")
-@click.option("--policy", metavar="NAME|PATH", help="Let this policy drive while the expert labels (DAgger).")
-@click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True)
-@click.option("--out", required=True, metavar="DIR", help="Gets one folder a task; those that are there are kept.")
-@json_option
-def collect(
-    suite: str, tasks: str | None, episodes: int, seed: int, policy: str | None, workers: int, out: str
-) -> dict[str, Any]:
-    """Record episodes that the suite's expert labels, for training."""
-    from ...envs import SUITES
-    from ...policies.pi0 import TINY
-    from ...policies.policy import policy_path
-    from ...policies.training.collect import Request, collect_all
-    from ...policies.training.recording import Conventions
-
-    if suite not in SUITES:
-        raise unknown("suite", suite, SUITES)
-    known = SUITES[suite]
-    if known.expert is None:
-        raise BadInput(f"suite {suite!r} has no expert to record")
-    wanted = [task.strip() for task in tasks.split(",")] if tasks else list(known.tasks)
-    for task in wanted:
-        if task not in known.tasks:
-            raise unknown("task", task, known.tasks)
-    requests = [
-        Request(
-            env_id=f"replan.envs:{known.env_id}",
-            conventions=Conventions(
-                suite, known.cameras, known.gripper, known.absolute, TINY.image_size, known.open_language
-            ),
-            expert=known.expert,
-            task=task,
-            index=known.tasks.index(task),
-            out=Path(out) / task,
-            episodes=episodes,
-            seed=seed,
-            horizon=TINY.horizon,
-            settings=known.training,
-            policy=policy_path(policy) if policy else None,
-        )
-        for task in wanted
-    ]
-    return {"folders": [str(request.out) for request in requests], "success": collect_all(requests, workers)}
 
 
 @click.command()
 @click.argument("folders", nargs=-1, required=True, metavar="FOLDER...")
 @click.option("--steps", type=click.IntRange(min=1), required=True, help="Optimiser steps in all.")
-@click.option("--batch", type=click.IntRange(min=1), default=48, show_default=True, help="Frames a step.")
+@click.option("--batch", type=click.IntRange(min=1), default=48, show_default=True, help="Frames per step.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), default=1e-3, show_default=True)
 @click.option("--warmup", type=click.IntRange(min=1), default=150, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--model", type=click.Choice(["tiny", "tiny-coarse"]), default="tiny", show_default=True)
-@click.option("--shift", type=click.IntRange(0, 16), default=0, help="Pixels by which pictures are moved at random.")
+@click.option("--shift", type=click.IntRange(0, 16), default=0, help="Largest random shift of an image, in pixels.")
 @click.option("--start", metavar="NAME|PATH", help="Start from this policy's weights and statistics.")
 @click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option("--out", required=True, metavar="DIR", help="An interrupted training is resumed by the same command.")
@@ -100,11 +51,13 @@ def train(
 @click.argument("folders", nargs=-1, required=True, metavar="FOLDER...")
 @click.option("--policy", required=True, metavar="NAME|PATH", help="The frozen policy that the draft imitates.")
 @click.option("--epochs", type=click.IntRange(min=1), default=100, show_default=True)
-@click.option("--frames", type=click.IntRange(min=64), default=20_000, show_default=True, help="Observations at most.")
+@click.option(
+    "--frames", type=click.IntRange(min=64), default=20_000, show_default=True, help="Most observations used."
+)
 @click.option("--seed", type=int, default=0, show_default=True)
 @json_option
 def train_draft(folders: tuple[str, ...], policy: str, epochs: int, frames: int, seed: int) -> dict[str, Any]:
-    """Train FLASH's draft for a policy, on the observations of recordings; it is written beside the policy."""
+    """Train FLASH's draft for a policy, on the observations of recordings; it is written next to the policy."""
     from ...accel.flash.draft import draft_path
     from ...accel.flash.training import train_draft as run
     from ...policies.policy import policy_path
@@ -116,5 +69,5 @@ def train_draft(folders: tuple[str, ...], policy: str, epochs: int, frames: int,
 
 def _recording(folder: str) -> Path:
     if not (Path(folder) / "images.npy").is_file():
-        raise BadInput(f"{folder!r} is not a recording: it lacks images.npy; replan collect writes one folder a task")
+        raise BadInput(f"{folder!r} is not a recording: it lacks images.npy; replan collect writes one folder per task")
     return Path(folder)

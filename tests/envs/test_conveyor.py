@@ -86,15 +86,15 @@ def test_another_cell_is_another_initial_state(make, other):
 
 
 def test_fixing_the_speed_changes_nothing_else_that_is_drawn():
-    free = task.draw("dog-red", 3, 4, distractor=True, speed=None)
-    fixed = task.draw("dog-red", 3, 4, distractor=True, speed=7.0)
+    free = task.sample("dog-red", 3, 4, distractor=True, speed=None)
+    fixed = task.sample("dog-red", 3, 4, distractor=True, speed=7.0)
     assert (fixed.poses, fixed.headlight, fixed.tool_yaw) == (free.poses, free.headlight, free.tool_yaw)
     assert fixed.speed == 7.0 and free.speed != 7.0
 
 
 def test_the_distractor_does_not_move_the_target():
-    plain = task.draw("dog-red", 3, 4, distractor=False, speed=None)
-    hard = task.draw("dog-red", 3, 4, distractor=True, speed=None)
+    plain = task.sample("dog-red", 3, 4, distractor=False, speed=None)
+    hard = task.sample("dog-red", 3, 4, distractor=True, speed=None)
     assert hard.poses["dog"] == plain.poses["dog"] and set(hard.poses) == {"dog", "brush"}
 
 
@@ -205,8 +205,8 @@ def place(target_xyz, *, gripper=-1.0, bin_name="red"):
     world.data.qvel[world._object_v["dog"] : world._object_v["dog"] + 6] = 0
     world.gripper = gripper
     mujoco.mj_forward(world.model, world.data)
-    drawn = task.Draw("dog", bin_name, 6.0, {}, (0.5, 0.0, 0.4), 0.0, (0.4, 0.4), (0.0, 0.0, 0.0))
-    return task.outcome(world, drawn, 0)
+    start = task.Draw("dog", bin_name, 6.0, {}, (0.5, 0.0, 0.4), 0.0, (0.4, 0.4), (0.0, 0.0, 0.0))
+    return task.outcome(world, start, 0)
 
 
 def test_outcomes():

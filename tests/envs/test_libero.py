@@ -187,7 +187,7 @@ def test_pictures_are_upright_and_not_mirrored(world, camera, distance):
     for name, shift in {"middle": 0 * up, "up": 0.03 * up, "right": 0.03 * right}.items():
         data.qpos[start : start + 3] = frame.xpos - distance * back + shift
         mujoco.mj_forward(model, data)
-        seen[name] = magenta(simulator.draw(camera, 256))
+        seen[name] = magenta(simulator.render(camera, 256))
     model.geom_matid[:], model.geom_rgba[:] = painted
     assert seen["up"][0] < seen["middle"][0] - 5 and abs(seen["up"][1] - seen["middle"][1]) < 3
     assert seen["right"][1] > seen["middle"][1] + 5 and abs(seen["right"][0] - seen["middle"][0]) < 3

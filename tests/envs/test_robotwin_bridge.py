@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from replan.envs import SUITES, SuiteUnavailable
 from replan.envs.cache import cache_folder
+from replan.envs.demonstrations import TRAINING_SEED
 from replan.envs.robotwin import seeds
 from replan.envs.robotwin.bridge import SimulatorError
 from replan.envs.robotwin.source import PYTHON, ROOT
@@ -173,7 +174,7 @@ def test_scenes_of_these_assets_are_found_once_and_then_evaluated(env, tmp_path,
     monkeypatch.setattr(seeds, "COUNT", 2)
     seeds.compute(opened.world, opened.fingerprint, ["click_bell"], seeds.cached(tmp_path, opened.fingerprint))
     seed, about = opened.scene("click_bell", 1)
-    assert seeds.FIRST <= seed < seeds.TRAINING
+    assert seeds.FIRST <= seed < TRAINING_SEED
     assert about["{A}"].startswith("050_bell/")  # a checkout's task tells it only when it is played
     observation, _ = start(env, scene=1)
     assert "bell" in observation["instruction"]

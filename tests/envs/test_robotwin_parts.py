@@ -11,6 +11,7 @@ from multiprocessing import Pipe
 import numpy as np
 import pytest
 from replan.envs import SUITES, SuiteUnavailable
+from replan.envs.demonstrations import TRAINING_SEED
 from replan.envs.robotwin import planner, seeds, serve, vulkan
 from replan.envs.robotwin.planner import ACCELERATION, SPEED, STEP, CpuPlanner
 from replan.envs.robotwin.source import open_standin
@@ -107,7 +108,7 @@ def test_every_task_of_the_suite_has_its_scenes():
     assert set(stored) <= set(TASKS) == set(SUITES["robotwin-real"].tasks)
     for scenes in stored.values():
         assert len(set(scenes)) == COUNT == SUITES["robotwin"].init_states
-        assert seeds.FIRST <= min(scenes) and max(scenes) < seeds.TRAINING
+        assert seeds.FIRST <= min(scenes) and max(scenes) < TRAINING_SEED
 
 
 class Expert:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time  # noqa: TID251  # a worker has to hang, and to take a while before it dies
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from replan.envs import Suite, SuiteUnavailable
-from replan.eval.bench import Bench
+from replan.eval.registry import MethodInfo, PolicyInfo, Registry
+from replan.eval.spec import BadInput
+from replan.results.schema import Mark
 
 WINDOW = 4
 shelves = {"boards": "oak 1"}  # what the shelf is made of; a test may change it
@@ -24,6 +26,7 @@ SUITES = {
         Suite(
             "belt",
             "fake/Belt-v0",
+            f"{__name__}:Belt",
             ("left", "right", "middle"),
             settings={"speed": float, "still": bool, "log": str},
             policy="tiny",
@@ -31,20 +34,20 @@ SUITES = {
         Suite(
             "shelf",
             "fake/Belt-v0",
+            f"{__name__}:Belt",
             ("up", "down"),
             init_states=2,
             settings={"speed": float, "log": str},
             marks=("stand-in: a belt in place of a shelf",),
             policy="tiny-shelf",
-            expert="scripted",
             block=2,
-            world=lambda settings: {**shelves, "speed": f"{settings['speed']:g}" if "speed" in settings else "own"},
+            fingerprint=lambda settings: {**shelves, "speed": f"{settings.get('speed', 'own')}"},
         ),
-        Suite("orphan", "fake/Belt-v0", ("left",)),
-        Suite("crash", "fake/Crash-v0", ("abort", "left"), policy="tiny"),
-        Suite("jerky", "fake/Jerky-v0", ("left",), policy="tiny"),
-        Suite("absent", "fake/Absent-v0", ("left",), policy="tiny"),
-        Suite("empty", "fake/Empty-v0", ("left",), policy="tiny"),
+        Suite("orphan", "fake/Belt-v0", f"{__name__}:Belt", ("left",)),
+        Suite("crash", "fake/Crash-v0", f"{__name__}:Crash", ("abort", "left"), policy="tiny"),
+        Suite("jerky", "fake/Jerky-v0", f"{__name__}:Jerky", ("left",), policy="tiny"),
+        Suite("absent", "fake/Absent-v0", f"{__name__}:Absent", ("left",), policy="tiny"),
+        Suite("empty", "fake/Empty-v0", f"{__name__}:Empty", ("left",), policy="tiny"),
     )
 }
 
@@ -140,6 +143,7 @@ class Round:
     actions: np.ndarray
     window: int = WINDOW
     accepted: int | None = None
+    drafted: int | None = None
     stages_ns: dict[str, int] = field(default_factory=lambda: {"encode": 1})
     host_ns: int = 0
     cpu_ns: int = 0
@@ -147,12 +151,17 @@ class Round:
 
 
 class FakeAgent:
-    """Plans four actions a call. Its method is its name, or a way to fail: ``die``, ``die_once:FILE``, ``hang``, ..."""
+    """Plans four actions per round. Its method is its name, or a way to fail: ``die``, ``die_once:FILE``, ``hang``, ...
+
+    ``learn`` grips more eagerly and moves differently with every episode that it has ended.
+    """
 
     def __init__(self, method: str):
         self.method, _, self.argument = method.partition(":")
         self.round: Round | None = None
         self.calls = 0
+        self.episodes = 0  # that it has ended, as far as it learns from them
+        self.budgets: list[int] = []  # that it was given since reset
 
     @property
     def needs_observation(self) -> bool:
@@ -160,6 +169,13 @@ class FakeAgent:
 
     def reset(self, seed: int) -> None:
         self.rng, self.queue, self.calls, self.round = np.random.default_rng(seed), [], 0, None
+        self.budgets = []
+
+    def idle(self, budget_ns: int) -> None:
+        self.budgets.append(budget_ns)
+
+    def end(self, success: bool) -> None:
+        self.episodes += 1
 
     def act(self, observation: dict[str, Any]) -> np.ndarray:
         self.round = None
@@ -176,6 +192,8 @@ class FakeAgent:
         x, hand = observation["state"]
         noise = self.rng.normal(0, 0.02)
         velocity = np.clip((x - hand) / 0.2 + 0.2 + noise, -1, 1)
+        if self.method.startswith("learn"):
+            velocity *= 1 - 0.05 * self.episodes
         grip = 1.0 if abs(x - hand) < 0.003 else -1.0
         route = "flash" if self.method == "draft" and self.calls % 3 else "full"
         count = 2 if route == "flash" else WINDOW
@@ -184,8 +202,9 @@ class FakeAgent:
             actions[0, 0] = np.nan
         if self.method == "short":
             actions = actions[:, :1]
-        accepted, extra = count if route == "flash" else None, {"distance": 0.5, "ratio": self._odd(2.0)}
-        return Round(route, actions, accepted=accepted, host_ns=self._host_ns(), cpu_ns=1, extra=extra)
+        accepted, drafted = (count, WINDOW) if route == "flash" else (None, None)
+        extra = {"distance": 0.5, "ratio": self._odd(2.0)}
+        return Round(route, actions, accepted=accepted, drafted=drafted, host_ns=self._host_ns(), cpu_ns=1, extra=extra)
 
     def _odd(self, number: float) -> float:
         return float("nan") if self.method == "odd" else number
@@ -203,8 +222,13 @@ class FakeAgent:
             time.sleep(600)
         if self.method == "raise":
             raise RuntimeError("the policy tripped")
-        if self.method == "slow":
+        if self.method in ("slow", "learn_slow"):
             time.sleep(0.05)
+        if self.method == "learn_die_once" and self.episodes == 3 and not Path(self.argument).exists():
+            Path(self.argument).touch()
+            os._exit(3)
+        if self.method == "learn_raise" and self.episodes == 3:
+            raise RuntimeError("the library is full")
 
     def counters(self) -> dict[str, float]:
         return {"calls": self.calls, **({"rate": float("inf")} if self.method == "odd" else {})}
@@ -213,32 +237,26 @@ class FakeAgent:
         return self._odd(0.25)
 
 
-class FakeBench(Bench):
+class FakeRegistry(Registry):
     def suites(self) -> Mapping[str, Suite]:
         return SUITES
 
-    def agent(self, policy: str, method: str) -> Any:
+    def policy(self, name: str) -> PolicyInfo:
+        return PolicyInfo(
+            marks=(Mark.parse("a fake"),) if name == "tiny" else (),
+            trained_on={"tiny-shelf": ("shelf",)}.get(name),
+            incompatibilities=lambda *_: ["its state is (2,), not (3,)"] if name == "wide" else [],
+        )
+
+    def method(self, spec: str, policy: str) -> MethodInfo:
+        return MethodInfo(
+            activity_counters=("calls",) if spec == "draft" else (),
+            routes=("full", "flash") if spec == "draft" else ("full",),
+            reschedules=("slow",) if spec == "slow" else (),
+            ordered=spec.startswith("learn"),
+        )
+
+    def agent(self, policy: str, method: str, dtype: str, device: str) -> Any:
         if method == "unbuildable":
-            raise ValueError("no such method: 'unbuildable'")
+            raise BadInput("no such method: 'unbuildable'")
         return FakeAgent(method)
-
-    def checkpoints(self, policies: Iterable[str], methods: Sequence[str]) -> dict[str, dict[str, dict[str, str]]]:
-        return {policy: {method: {policy: "0" * 64} for method in methods} for policy in policies}
-
-    def marks(self, policy: str) -> tuple[str, ...]:
-        return ("a fake",) if policy == "tiny" else ()
-
-    def trained_on(self, policy: str) -> tuple[str, ...] | None:
-        return {"tiny-shelf": ("shelf",)}.get(policy)
-
-    def misfits(self, policy: str, observations: Any, actions: Any) -> list[str]:
-        return ["its state is (2,), not (3,)"] if policy == "wide" else []
-
-    def must_move(self, method: str) -> tuple[str, ...]:
-        return ("calls",) if method == "draft" else ()
-
-    def routes(self, method: str) -> tuple[str, ...]:
-        return ("full", "flash") if method == "draft" else ("full",)
-
-    def reschedules(self, method: str) -> tuple[str, ...]:
-        return ("slow",) if method == "slow" else ()

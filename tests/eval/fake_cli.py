@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fake import FakeBench
-from replan.eval import bench
+from fake import FakeRegistry
+from replan.eval import registry
 from replan.eval.cli import main
 
-bench.Bench = FakeBench  # type: ignore[misc]
+registry.Registry = FakeRegistry  # type: ignore[misc]
 
 if __name__ == "__main__":
     main()

@@ -1,12 +1,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from types import MappingProxyType
 
 import pytest
+import replan.results
 from fake import SUITES
-from replan.eval.cells import Cell, address, make_batches, make_cells, make_jobs
+from replan.envs import SUITES as REAL
+from replan.eval.cells import Cell, address, make_batches, make_cells, make_chains, make_jobs
 from replan.eval.spec import BadInput, make_spec
+from replan.results.store import Store
+
+REFERENCE = Path(replan.results.__file__).with_name("reference")
 
 
 def cells(**fields):
@@ -15,12 +21,12 @@ def cells(**fields):
 
 def test_any_number_of_episodes_is_balanced_over_tasks_and_settings():
     for episodes in range(1, 12):
-        drawn = cells(episodes=episodes, set={"speed": "6,10"})
-        assert len(drawn) == 2 * episodes
-        for stop in range(1, len(drawn) + 1):
+        balanced = cells(episodes=episodes, set={"speed": "6,10"})
+        assert len(balanced) == 2 * episodes
+        for stop in range(1, len(balanced) + 1):
             for each in (lambda c: c.settings["speed"], lambda c: c.task):
-                counts = Counter(map(each, drawn[:stop]))
-                assert max(counts.values()) - min(counts.get(k, 0) for k in map(each, drawn[:6])) <= 2
+                counts = Counter(map(each, balanced[:stop]))
+                assert max(counts.values()) - min(counts.get(k, 0) for k in map(each, balanced[:6])) <= 2
 
 
 def test_more_episodes_only_add_cells():
@@ -28,9 +34,9 @@ def test_more_episodes_only_add_cells():
 
 
 def test_no_cell_comes_twice_and_used_up_initial_states_return_with_another_seed():
-    drawn = cells(suite="shelf", task="up", episodes=5, seed=7)
-    assert [(cell.init_state, cell.seed) for cell in drawn] == [(0, 7), (1, 7), (0, 8), (1, 8), (0, 9)]
-    assert len({cell.key for cell in drawn}) == 5
+    shelf = cells(suite="shelf", task="up", episodes=5, seed=7)
+    assert [(cell.init_state, cell.seed) for cell in shelf] == [(0, 7), (1, 7), (0, 8), (1, 8), (0, 9)]
+    assert len({cell.key for cell in shelf}) == 5
 
 
 def test_task_filter_keeps_the_task_and_has_to_leave_some_in_every_suite():
@@ -56,7 +62,7 @@ def test_address_depends_on_content_alone():
 
 def test_methods_meet_the_same_cells_side_by_side_and_take_turns_in_going_first():
     spec = make_spec({"suite": "belt", "out": "x", "episodes": 4, "method": "dense,draft"}, SUITES)
-    jobs = make_jobs(spec, make_cells(spec, SUITES), {"tiny": {"dense": {}, "draft": {}}}, None)
+    jobs = make_jobs(spec, make_cells(spec, SUITES), {("tiny", "dense"): {}, ("tiny", "draft"): {}}, None)
     pairs = [jobs[i : i + 2] for i in range(0, 8, 2)]
     assert all(a.cell == b.cell and {a.method, b.method} == {"dense", "draft"} for a, b in pairs)
     assert [a.method for a, _ in pairs] == ["dense", "draft", "dense", "draft"]
@@ -64,8 +70,8 @@ def test_methods_meet_the_same_cells_side_by_side_and_take_turns_in_going_first(
 
 def batches_of(**fields):
     spec = make_spec({"out": "x", "method": "dense,draft", **fields}, SUITES)
-    checkpoints = {policy: {"dense": {}, "draft": {}} for policy in spec.policy.values()}
-    jobs = make_jobs(spec, make_cells(spec, SUITES), checkpoints, None)
+    weights = {(policy, method): {} for policy in spec.policy.values() for method in spec.method}
+    jobs = make_jobs(spec, make_cells(spec, SUITES), weights, None)
     batches = make_batches(jobs, SUITES)
     assert sorted(job.key for batch in batches for job in batch) == sorted(job.key for job in jobs)
     return batches
@@ -90,33 +96,75 @@ def test_suites_come_one_after_another_each_with_its_own_policy():
 
 
 def test_measurement_address_covers_everything_that_can_change_an_episode():
-    def key(checkpoints=MappingProxyType({"a": "0"}), latency=None, **fields):
-        spec = make_spec({"suite": "belt", "out": "x", "episodes": 1, **fields}, SUITES)
-        return make_jobs(spec, make_cells(spec, SUITES), {"tiny": {spec.method[0]: checkpoints}}, latency)[0].key
+    def key(weights=MappingProxyType({"a": "0"}), latency=None, ordered=(), **fields):
+        spec = make_spec({"suite": "belt", "out": "x", "episodes": 1, "device": "cpu", **fields}, SUITES)
+        return make_jobs(spec, make_cells(spec, SUITES), {("tiny", spec.method[0]): weights}, latency, ordered)[0].key
 
     different = [
         key(),
-        key(checkpoints={"a": "1"}),
-        key(checkpoints={"a": "0", "a.draft": "2"}),
+        key(weights={"a": "1"}),
+        key(weights={"a": "0", "a.draft": "2"}),
         key(latency={"fixed": 1}),
         key(method="draft"),
         key(clock="realtime"),
         key(seed=1),
         key(set={"speed": "6"}),
+        key(dtype="bfloat16"),
+        key(device="cuda"),
+        key(dtype="bfloat16", device="cuda"),
+        key(ordered=["dense"]),
     ]
     assert len(set(different)) == len(different)
-    assert key(checkpoints={"copy/of/a": "0"}) == key(workers=2) == key(out="y") == key(timeout=1.0) == key()
+    assert key(weights={"copy/of/a": "0"}) == key(workers=2) == key(out="y") == key(timeout=1.0) == key()
 
 
 def test_measurement_address_covers_the_files_of_its_own_method_alone():
     def keys(draft):
         spec = make_spec({"suite": "belt", "out": "x", "episodes": 1, "method": "dense,draft"}, SUITES)
-        checkpoints = {"tiny": {"dense": {"a": "0"}, "draft": {"a": "0", "a.draft": draft}}}
-        return [job.key for job in make_jobs(spec, make_cells(spec, SUITES), checkpoints, None)]
+        weights = {("tiny", "dense"): {"a": "0"}, ("tiny", "draft"): {"a": "0", "a.draft": draft}}
+        return [job.key for job in make_jobs(spec, make_cells(spec, SUITES), weights, None)]
 
     (dense, draft), (dense_again, retrained) = keys("1"), keys("2")
     assert dense == dense_again
     assert draft != retrained
+
+
+def chained(**fields):
+    spec = make_spec({"suite": "belt", "out": "x", "method": "dense,learn", "device": "cpu", **fields}, SUITES)
+    weights = {(policy, method): {} for policy in spec.policy.values() for method in spec.method}
+    return make_jobs(spec, make_cells(spec, SUITES), weights, None, ["learn"])
+
+
+def test_the_address_of_an_ordered_measurement_contains_the_episodes_before_it():
+    def keys(**fields):
+        return [job.key for job in chained(**fields) if job.method == "learn"]
+
+    assert keys(episodes=5)[:3] == keys(episodes=3)
+    other = keys(episodes=3, task="left,middle")
+    assert other[0] == keys(episodes=3)[0] and not set(other[1:]) & set(keys(episodes=3))  # "left" comes first in both
+    plain = {job.key for job in chained(episodes=5) if job.method == "dense"}
+    assert plain <= {job.key for job in chained(episodes=5, method="dense")}  # of the others it does not
+
+
+def test_each_ordered_method_has_one_chain_per_suite():
+    jobs = chained(episodes=3, suite="belt,shelf")
+    for given in (jobs, jobs[::-1]):
+        chains = make_chains(given)
+        assert sorted((chain[0].cell.suite, len(chain)) for chain in chains) == [("belt", 3), ("shelf", 3)]
+        assert all([job.place for job in chain] == [0, 1, 2] for chain in chains)
+    assert make_chains(job for job in jobs if job.method == "dense") == []
+
+
+@pytest.mark.parametrize("directory", ["suites/conveyor", "belt_speed/flash"])
+def test_addresses_of_the_committed_reference_rows_are_still_those(directory):
+    """So a run with new methods can be merged with them, and they can be resumed."""
+    with Store.open(REFERENCE / directory) as store:
+        run, rows = store.run, store.episodes()
+    spec = make_spec({**run.spec, "out": "x"}, REAL)
+    weights = {("pi0-tiny", method): {"": run.checkpoints["pi0-tiny"]} for method in spec.method}
+    weights["pi0-tiny", "flash"] = run.checkpoints
+    jobs = make_jobs(spec, make_cells(spec, REAL), weights, run.identity.latency)
+    assert {job.key for job in jobs} == {row.key for row in rows}
 
 
 def test_noise_seed_is_the_same_for_every_method_and_another_one_in_every_cell():

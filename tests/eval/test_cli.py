@@ -10,15 +10,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from fake import FakeBench
+from fake import FakeRegistry
 from replan.eval.cli import main
+from replan.results.schema import Mark
 from replan.results.store import Store
 
 
 @pytest.fixture
 def replan(monkeypatch, capsys):
     """Runs a command in this process on the fake suite; returns its exit code, stdout and stderr."""
-    monkeypatch.setattr("replan.eval.bench.Bench", FakeBench)
+    monkeypatch.setattr("replan.eval.registry.Registry", FakeRegistry)
 
     def call(*arguments):
         with pytest.raises(SystemExit) as end:
@@ -45,8 +46,9 @@ def test_eval_prints_the_table_then_one_line_of_json(replan, tmp_path):
     assert "6/6" in err  # progress
     with Store.open(tmp_path) as store:
         assert store.run.command.startswith("replan eval --suite belt")
-        assert store.run.spec["must_move"] == {"dense": [], "draft": ["calls"]}
-        assert store.run.suite_marks == {"belt": ["a fake"]}
+        assert store.run.activity_counters == {"dense": (), "draft": ("calls",)}
+        assert store.run.suite_marks == {"belt": (Mark("a fake", "a fake"),)}
+        assert (store.run.spec["dtype"], store.run.spec["device"] != "auto") == ("float32", True)
 
     code, out, _ = replan("board", tmp_path, "--json")
     assert (code, last_line(out)["board"]) == (0, told["board"])
@@ -112,6 +114,9 @@ def test_flags_win_over_the_file(replan, tmp_path):
             "latency profile 'torch-4090d' has no latency for the route flash of method 'draft', only for full",
         ),
         (["--suite", "belt", "--episodes", "many"], "'many' is not a valid integer"),
+        (["--suite", "belt", "--dtype", "float16"], "unknown dtype 'float16'; did you mean 'bfloat16' or 'float32'"),
+        (["--suite", "belt", "--device", "gpu"], "unknown device 'gpu'; did you mean 'cpu'"),
+        (["--suite", "belt", "--method", "learn", "--workers", "2"], "write --workers 1, not 2"),
         (["--suite", "belt", "--epsiodes", "3"], "--epsiodes"),
     ],
 )
@@ -145,7 +150,7 @@ def test_run_without_any_measured_episode_exits_with_1(replan, tmp_path):
 
 
 def test_unexpected_error_exits_with_1_and_shows_its_traceback(replan, monkeypatch):
-    monkeypatch.setattr(FakeBench, "suites", lambda self: 1 / 0)
+    monkeypatch.setattr(FakeRegistry, "suites", lambda self: 1 / 0)
     code, out, err = replan("envs", "--json")
     assert (code, last_line(out)["kind"]) == (1, "ZeroDivisionError")
     assert "Traceback" in err

@@ -6,9 +6,9 @@ from decimal import Decimal
 import pytest
 from replan.eval.clock import (
     PROFILES,
+    FinishedRound,
     Fixed,
     Measured,
-    PolicyCall,
     RouteWithoutLatency,
     TraceDiverged,
     check_routes,
@@ -20,11 +20,11 @@ from replan.eval.clock import (
 from replan.eval.spec import BadInput, read_toml
 from replan.results.schema import EpisodeRow, RoundRow
 
-CALL = PolicyCall(cell="c", method="flash", index=0, route="full", host_ns=12_345)
+ROUND = FinishedRound(cell="c", method="flash", index=0, route="full", host_ns=12_345)
 
 
 def call(**fields):
-    return dataclasses.replace(CALL, **fields)
+    return dataclasses.replace(ROUND, **fields)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_every_published_profile_parses_and_cites_its_source():
     profiles = read_toml(PROFILES)
     for name, routes in profiles.items():
         assert "FLASH, table" in routes["source"], name
-        assert parse_latency(f"profile:{name}").of(CALL) == int(Decimal(routes["full"].removesuffix("ms")) * 10**6)
+        assert parse_latency(f"profile:{name}").of(ROUND) == int(Decimal(routes["full"].removesuffix("ms")) * 10**6)
 
 
 def test_rejected_draft_costs_the_draft_and_the_full_round_less_the_shared_encoder():
@@ -146,7 +146,7 @@ def test_profile_without_a_route_that_a_method_may_take_is_refused_before_anythi
 def test_profile_of_ones_own(tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text('[orin]\nsource = "bench"\nfull = "110ms"\n[bad]\nfull = 110\n')
-    assert parse_latency(f"profile:{file}#orin").of(CALL) == 110_000_000
+    assert parse_latency(f"profile:{file}#orin").of(ROUND) == 110_000_000
     with pytest.raises(BadInput, match="'bad', route 'full': write '58ms', not 110"):
         parse_latency(f"profile:{file}#bad")
 
@@ -182,9 +182,9 @@ def test_trace_file_does_not_depend_on_the_order_of_episodes_and_leaves_errors_o
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"route": "flash"}, "trace diverged at call 0: recorded 'full', now 'flash'"),
-        ({"index": 2}, "2 calls of 'flash' are recorded"),
-        ({"cell": "other"}, "0 calls of 'flash' are recorded"),
+        ({"route": "flash"}, "trace diverged at round 0: recorded 'full', now 'flash'"),
+        ({"index": 2}, "trace diverged at round 2: only 2 rounds of 'flash' are recorded"),
+        ({"cell": "other"}, "only 0 rounds of 'flash' are recorded"),
     ],
 )
 def test_replay_that_left_the_recording_says_where(tmp_path, fields, message):

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import fake
 import pytest
-from play import jobs_of, play
-from replan.eval import runner
+from play import plan, play
+from replan.eval import claims
 from replan.eval.spec import BadInput
 from replan.results.leaderboard import board
 from replan.results.store import SpecMismatch, Store
@@ -96,10 +96,12 @@ def test_finished_run_is_not_played_again_and_another_specification_is_refused(t
         play(tmp_path, episodes=2, clock="realtime", latency="zero")
 
 
-def test_run_in_another_world_is_refused(tmp_path, monkeypatch):
+def test_run_of_a_suite_that_is_made_of_something_else_is_refused(tmp_path, monkeypatch):
     first = play(tmp_path, suite="shelf", episodes=1)
     monkeypatch.setitem(fake.shelves, "boards", "pine 2")
-    with pytest.raises(SpecMismatch, match=r"spec\.world\.shelf\.boards: stored 'oak 1', asked for 'pine 2'"):
+    with pytest.raises(
+        SpecMismatch, match=r"identity\.fingerprints\.shelf\.boards: stored 'oak 1', requested 'pine 2'"
+    ):
         play(tmp_path, suite="shelf", episodes=1)
     monkeypatch.undo()
     assert play(tmp_path, suite="shelf", episodes=1) == first
@@ -144,8 +146,10 @@ def test_exception_in_an_episode_is_an_error_of_that_episode_only(tmp_path):
 def test_an_action_that_is_none_is_a_failure_of_the_policy_and_stays_in_the_denominator(tmp_path):
     rows = play(tmp_path, method="dense,nan,short", episodes=2)
     refused = [row for row in rows.values() if row.method != "dense"]
-    assert {(row.status, row.success, row.outcome) for row in refused} == {("done", False, "invalid action")}
-    assert {row.method: row.error.split(":")[0] for row in refused} == {
+    assert {(row.status, row.success, row.outcome, row.error) for row in refused} == {
+        ("done", False, "invalid action", None)
+    }
+    assert {row.method: row.refused.split(":")[0] for row in refused} == {
         "nan": "the action at control step 0 is not finite",
         "short": "the action at control step 0 has shape (1,), the environment takes (2,)",
     }
@@ -223,12 +227,12 @@ def test_settings_reach_the_environment_and_are_run_side_by_side(tmp_path):
     assert len({row.trajectory_hash for row in rows.values()}) == 4
 
 
-def test_real_time_without_latency_is_the_synchronous_world(reference, tmp_path):
+def test_real_time_without_latency_equals_the_synchronous_clock(reference, tmp_path):
     rows = play(tmp_path, latency="zero", **REALTIME)
     assert hashes(rows) == hashes(reference)
 
 
-def test_latency_moves_the_world_and_is_recorded(reference, tmp_path):
+def test_the_environment_moves_during_the_latency_which_is_recorded(reference, tmp_path):
     rows = play(tmp_path, latency="fixed:57ms", **REALTIME)
     for key, row in rows.items():
         assert {call.latency_ns for call in row.rounds} == {57_000_000}
@@ -271,7 +275,7 @@ def test_replay_that_leaves_the_recording_is_an_error_and_not_a_result(tmp_path)
     rows = play(tmp_path / "replayed", episodes=3, latency=f"trace:{trace}", **REALTIME)
     (error,) = [row for row in rows.values() if row.status == "error"]
     assert (error.cell, error.method) == (spoiled["cell"], "draft")
-    assert "trace diverged at call 0: recorded 'fallback', now 'full'" in error.error
+    assert "trace diverged at round 0: recorded 'fallback', now 'full'" in error.error
 
 
 def test_changed_trace_under_the_same_name_does_not_resume_the_old_run(tmp_path):
@@ -280,7 +284,7 @@ def test_changed_trace_under_the_same_name_does_not_resume_the_old_run(tmp_path)
     fields = {"episodes": 1, "latency": f"trace:{trace}", **REALTIME}
     play(tmp_path / "replayed", **fields)
     trace.write_text(trace.read_text().replace('["full", ', '["full", 1'))
-    with pytest.raises(SpecMismatch, match="latency_identity"):
+    with pytest.raises(SpecMismatch, match=r"identity\.latency\.trace"):
         play(tmp_path / "replayed", **fields)
 
 
@@ -309,11 +313,7 @@ def test_methods_are_compared_with_dense_on_some_calls_and_dense_never(reference
 
 
 def test_jobs_of_a_run_have_distinct_addresses_that_the_rows_carry(reference, tmp_path):
-    from fake import SUITES
-    from replan.eval.spec import make_spec
-
-    spec = make_spec({"suite": "belt", "episodes": 6, "out": str(tmp_path), **TWO}, SUITES)
-    assert {(job.key, job.cell.key, job.method) for job in jobs_of(spec)} == {
+    assert {(job.key, job.cell.key, job.method) for job in plan(tmp_path, **TWO).jobs} == {
         (row.key, row.cell, row.method) for row in reference.values()
     }
 
@@ -322,17 +322,126 @@ def test_jobs_of_a_run_have_distinct_addresses_that_the_rows_carry(reference, tm
 def test_workers_of_evaluations_side_by_side_do_not_share_a_core(monkeypatch):
     kept = []
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: kept.append(cores))
-    first, second = runner._claim([1001, 1002]), runner._claim([1001, 1002])  # no machine has them
+    first, second = claims.claim_core([1001, 1002]), claims.claim_core([1001, 1002])  # no machine has them
     assert kept == [{1001}, {1002}]
-    assert runner._claim([1001, 1002]) is None and len(kept) == 2
+    assert claims.claim_core([1001, 1002]) is None and len(kept) == 2
     first.close()
-    runner._claim([1001, 1002]).close()
+    claims.claim_core([1001, 1002]).close()
     second.close()
     assert kept[2:] == [{1001}]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="held by a name that only Linux has")
 def test_a_second_evaluation_of_a_run_directory_is_refused_while_the_first_one_lasts(tmp_path):
-    with runner._alone(tmp_path / "run"), pytest.raises(BadInput, match="another evaluation is writing to .*run"):
+    with (
+        claims.claim_directory(tmp_path / "run"),
+        pytest.raises(BadInput, match="another evaluation is writing to .*run"),
+    ):
         play(tmp_path / "run")
     play(tmp_path / "run")
+
+
+LEARN = {"method": "dense,learn"}
+
+
+def learnt(rows):
+    return {key: value for key, value in hashes(rows).items() if key[1].startswith("learn")}
+
+
+@pytest.fixture(scope="module")
+def lesson(tmp_path_factory):
+    """Six cells of a method that learns across episodes, uninterrupted."""
+    return play(tmp_path_factory.mktemp("lesson"), **LEARN)
+
+
+def test_what_an_ordered_method_does_depends_on_its_episodes_so_far(lesson, reference, tmp_path):
+    dense, learning = (
+        {cell: row for (cell, name), row in lesson.items() if name == each} for each in ("dense", "learn")
+    )
+    equal = [dense[cell].trajectory_hash == learning[cell].trajectory_hash for cell in dense]
+    assert sum(equal) == 1  # only in its first episode has it learnt nothing
+    shorter = learnt(play(tmp_path, episodes=4, **LEARN))
+    assert shorter.items() <= learnt(lesson).items()  # more episodes only add to the chain
+    assert {key: value for key, value in hashes(lesson).items() if key[1] == "dense"}.items() <= hashes(
+        reference
+    ).items()
+
+
+def test_an_ordered_method_plays_in_its_order_in_whatever_order_the_jobs_come(lesson, tmp_path):
+    assert hashes(play(tmp_path, backwards=True, **LEARN)) == hashes(lesson)
+
+
+def test_a_chain_that_was_killed_is_played_again_from_its_start_and_gives_the_same_rows(tmp_path):
+    run = [sys.executable, str(Path(__file__).with_name("play.py")), str(tmp_path / "killed"), "6", "learn_slow"]
+    here = str(Path(__file__).parent)
+    process = subprocess.Popen(run, env={**os.environ, "PYTHONPATH": here}, stderr=subprocess.DEVNULL)
+    while len(stored(tmp_path / "killed")) < 3:
+        assert process.poll() is None, "it ended before it could be killed"
+        try:
+            process.wait(0.05)
+        except subprocess.TimeoutExpired:
+            continue
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = stored(tmp_path / "killed")
+    assert 3 <= len(before) < 6
+
+    resumed = play(tmp_path / "killed", method="learn_slow")
+    assert hashes(resumed) == hashes(play(tmp_path / "whole", method="learn_slow"))
+    assert {row.status for row in resumed.values()} == {"done"}
+    after = stored(tmp_path / "killed")
+    assert {key: after[key] for key in before} == before  # played again, and not stored again
+
+
+def test_a_chain_whose_worker_died_is_played_again_from_its_start(lesson, tmp_path):
+    marker = tmp_path / "died"
+    rows = play(tmp_path / "run", method=f"learn_die_once:{marker}")
+    assert marker.exists()
+    assert sorted(row.retries for row in rows.values()) == [0, 0, 0, 0, 0, 1]
+    assert {cell: row.trajectory_hash for (cell, _), row in rows.items()} == {
+        cell: row.trajectory_hash for (cell, name), row in lesson.items() if name == "learn"
+    }
+
+
+def test_an_episode_that_cannot_be_measured_ends_its_chain(tmp_path):
+    rows = play(tmp_path, method="dense,learn_raise")
+    assert [row.status for (_, name), row in rows.items() if name == "dense"] == ["done"] * 6
+    order = [rows[job.cell.key, job.method] for job in plan(method="learn_raise").jobs]
+    assert [row.status for row in order] == ["done"] * 3 + ["error"] * 3
+    assert order[3].error == "RuntimeError: the library is full"
+    assert all(
+        row.error.startswith("not played, because episode 3 of the chain of 'learn_raise'")
+        and row.error.endswith("RuntimeError: the library is full")
+        for row in order[4:]
+    )
+
+
+def test_a_chain_that_does_not_come_again_is_an_error_of_what_was_left(tmp_path):
+    play(tmp_path, method="learn")
+    first, *_, last = plan(tmp_path, method="learn").jobs
+    with sqlite3.connect(tmp_path / "episodes.db") as store:
+        store.execute("DELETE FROM episodes WHERE key = ?", (last.key,))
+        store.execute("UPDATE episodes SET trajectory_hash = 'another' WHERE key = ?", (first.key,))
+    rows = play(tmp_path, method="learn")
+    row = rows[last.cell.key, "learn"]
+    assert row.status == "error" and "episode 0 of the chain of 'learn'" in row.error and "and was another" in row.error
+    assert [each.status for each in rows.values()].count("done") == 5
+
+
+def test_a_finished_chain_is_not_played_again(tmp_path):
+    play(tmp_path, method="learn", episodes=2)
+    before = stored(tmp_path)
+    play(tmp_path, method="learn", episodes=2)
+    assert stored(tmp_path) == before
+
+
+def test_an_ordered_method_on_several_workers_is_refused(tmp_path):
+    with pytest.raises(BadInput, match="method 'learn' learns across episodes.*write --workers 1, not 2"):
+        play(tmp_path, workers=2, **LEARN)
+    assert not (tmp_path / "episodes.db").exists()
+
+
+def test_what_a_chain_cannot_build_is_refused_before_anything_is_measured(tmp_path):
+    with pytest.raises(BadInput, match=r"speed must not be negative, got -3\.0"):
+        play(tmp_path, method="learn", set={"speed": "0.2,-3"})
+    assert stored(tmp_path) == {}

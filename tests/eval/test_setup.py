@@ -13,7 +13,7 @@ import pytest
 from replan.envs import SUITES
 from replan.eval import probes
 from replan.eval.cli import main
-from replan.eval.commands import BadNews, setup
+from replan.eval.commands import CommandFailed, setup
 from replan.eval.probes import Trial, attempt, family
 
 FINE = Trial("")
@@ -221,7 +221,7 @@ def test_packages_are_installed_by_hash_and_without_what_they_ask_for(wheelhouse
     setup._install("libero", did.append)
     assert did == ["installed tiny-simulator 1.2"]
     wheelhouse.write_text(wheelhouse.read_text().replace("sha256:", "sha256:" + "0" * 8)[:-9])
-    with pytest.raises(BadNews, match="pip could not install the packages"):
+    with pytest.raises(CommandFailed, match="pip could not install the packages"):
         setup._install("libero", did.append)
     assert len(did) == 1
 

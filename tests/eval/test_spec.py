@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from fake import SUITES
 from replan.eval.spec import BadInput, Spec, make_spec, read_toml
@@ -52,11 +54,14 @@ def test_true_and_false_are_read_as_words():
         ({"method": 3}, "method must be a name or a list of names, not 3"),
         ({"method": ""}, "at least one suite and one method"),
         ({"policy": ""}, "policy must be text"),
-        ({"policy": {"belt": 3}}, "policy must be text, or a table of one text a suite, not 3"),
+        ({"policy": {"belt": 3}}, "policy must be text, or a table of one text per suite, not 3"),
         ({"policy": {"shelf": "a"}}, "unknown suite in policy 'shelf'"),
         ({"suite": "orphan"}, "suite 'orphan' has no policy of its own; name one with --policy NAME|PATH"),
         ({"out": ""}, "no run directory given"),
         ({"latency": "fixed:58ms"}, "the sync clock has no latency"),
+        ({"dtype": "float16"}, "unknown dtype 'float16'; did you mean 'bfloat16' or 'float32'"),
+        ({"device": "gpu"}, "unknown device 'gpu'; did you mean 'cpu'"),
+        ({"device": 0}, "device must be text, not 0"),
     ],
 )
 def test_bad_value_is_named(fields, message):
@@ -80,6 +85,19 @@ def test_suites_bring_their_policies_unless_the_user_names_others(given, policie
 def test_one_policy_for_all_is_stored_as_one():
     spec = make_spec({"suite": "belt,shelf", "out": "x", "policy": "big"}, SUITES)
     assert spec.as_plain()["policy"] == "big"  # as runs that know no other form have it, so they can be resumed
+
+
+def test_setting_of_another_type_in_another_suite_is_refused_in_either_order():
+    suites = {**SUITES, "rack": replace(SUITES["shelf"], name="rack", settings={"speed": int})}
+    for order in ("belt,rack", "rack,belt"):
+        with pytest.raises(BadInput, match="setting 'speed' has several types: .*int in rack.*one by one"):
+            make_spec({"suite": order, "out": "x", "set": {"speed": "6.5"}}, suites)
+    assert make_spec({"suite": "rack", "out": "x", "set": {"speed": "6"}}, suites).set == {"speed": (6,)}
+
+
+def test_precision_and_device_have_defaults():
+    spec = make_spec({"suite": "belt", "out": "x"}, SUITES)
+    assert (spec.dtype, spec.device) == ("float32", "auto")
 
 
 def test_name_that_resembles_nothing_gets_the_known_ones():

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from replan.results import EpisodeRow, RoundRow, Run, Store
+from replan.results import EpisodeRow, Mark, RoundRow, Run, RunIdentity, Store
 
 MS = 1_000_000
 
@@ -24,6 +24,7 @@ def build_round(index: int = 0, *, ms: float = 50.0, route: str = "full", **chan
         stages_ns={"encode": host_ns // 4, "denoise": host_ns // 2},
         executed=10,
         window=10,
+        drafted=10 if changes.get("accepted") is not None else None,
     )
     return RoundRow(**{**values, **changes})
 
@@ -51,6 +52,7 @@ def build_episode(method: str = "dense", cell: int = 0, success: bool | None = T
         trajectory_hash=f"trajectory-{cell}-{method}",
         counters={},
         rounds=(build_round(0), build_round(1)),
+        machine="a-machine",
     )
     values.update(changes)
     address = [values[name] for name in ("suite", "task", "init_state", "seed", "settings")]
@@ -68,13 +70,15 @@ def build_error(method: str = "dense", cell: int = 0, **changes: Any) -> Episode
 def build_run(**changes: Any) -> Run:
     values: dict[str, Any] = dict(
         spec={"suite": "conveyor", "episodes": 50, "methods": ["dense", "flash"], "settings": {"speed": 10.0}},
+        identity=RunIdentity(harness=1, latency={"fixed": 0}),
+        activity_counters={},
         command="replan eval --suite conveyor",
         started="2026-01-02T03:04:05+00:00",
         commit="abc1234",
         packages={"torch": "2.13.0"},
-        hardware={"cpu": "one core"},
+        machines={"a-machine": {"processor": "one core"}},
         checkpoints={"pi0-tiny": "f00d"},
-        marks=("tiny model trained here",),
+        marks=(Mark.parse("tiny model trained here"),),
     )
     return Run(**{**values, **changes})
 

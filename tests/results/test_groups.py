@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from replan.results.groups import CheckpointMismatch, ManifestMismatch, MeasurementMismatch, groups, natural
 
@@ -67,20 +69,23 @@ def test_runs_are_compared_in_the_files_that_both_used_alone(written, make):
         groups([dense, flash, retrained])
 
 
-@pytest.mark.parametrize("field", ["latency_identity", "harness"])
+@pytest.mark.parametrize("field", ["latency", "harness"])
 def test_one_latency_text_for_two_kinds_of_measurement_is_refused_whatever_the_cell_and_the_method(
     written, make, field
 ):
     def stores(latency):
         return [
-            written(make.episode(method, cell, latency=name), run=make.run(spec={field: value}))
+            written(
+                make.episode(method, cell, latency=name),
+                run=make.run(identity=replace(make.run().identity, **{field: value})),
+            )
             for method, cell, name, value in (("dense", 0, "profile:mine", 1), ("flash", 1, latency, 2))
         ]
 
     assert len(groups(stores("profile:other"))) == 2
-    with pytest.raises(MeasurementMismatch, match=f"sync profile:mine.*{field} is 1 in one and 2") as caught:
+    with pytest.raises(MeasurementMismatch, match=rf"sync profile:mine.*identity\.{field} is 1 in one and 2") as caught:
         groups(stores("profile:mine"))
-    assert caught.value.field == field
+    assert caught.value.field == f"identity.{field}"
 
 
 @pytest.mark.parametrize("kind", ["episode", "error"])
@@ -102,8 +107,9 @@ def test_a_measurement_in_one_run_stands_for_an_error_in_another(written, make):
     assert list(group.done.values()) == [measured] and not group.errors and group.repeats == 0
 
 
-def test_settings_clock_latency_and_policy_tell_groups_apart(written, make):
+def test_settings_clock_latency_policy_precision_and_device_tell_groups_apart(written, make):
     changes = [{}, {"settings": {"speed": 6.0}}, {"clock": "realtime"}, {"latency": "fixed:9ms"}, {"policy": "other"}]
+    changes += [{"dtype": "bfloat16", "key": "1"}, {"device": "H200", "key": "2"}]
     rows = [make.episode("dense", **each) for each in changes]
     assert len(groups([written(*rows)])) == len(changes)
 

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
+from replan.results import Mark, RunIdentity, Store
 from replan.results.leaderboard import board, to_json
 
 
@@ -35,26 +37,29 @@ def test_a_row_a_method(written, four_cells):
     assert (flash.method, flash.success.rate) == ("flash", 0.75)
     assert (flash.paired.difference, flash.paired.lost, flash.paired.gained, flash.paired.n) == (0, 1, 1, 4)
     assert (flash.speed_up.round, flash.speed_up.action) == (4, 2)
-    assert flash.calls == (3.5, 3)
+    assert flash.rounds == (3.5, 3)
     assert flash.action_ns == 2_000_000
-    assert flash.accepted == 0.5
-    assert flash.routes["flash"].share == 1 and flash.routes["flash"].latency.p50 == 10_000_000
+    assert flash.acceptance.rate == 0.5
+    assert flash.routes["flash"].share == 1 and flash.routes["flash"].durations.p50 == 10_000_000
     assert flash.contention == 1
 
 
 def test_success_at_the_end_is_known_where_every_episode_knows_it(written, make):
     ended = [make.episode("dense", cell, cell < 3, success_at_end=cell in (0, 3)) for cell in range(4)]
-    refused = make.episode("dense", 4, False, outcome="invalid action", error="not finite")
+    refused = make.episode("dense", 4, False, outcome="invalid action", refused="not finite")
     (row,) = board([written(*ended, refused, make.error("dense", 5))])
     assert (row.success.rate, row.at_end) == (0.6, 0.4)
     for unknown in ([refused], [*ended, make.episode("dense", 6)], []):
         assert all(math.isnan(row.at_end) for row in board([written(*unknown, make.error("dense", 5))]))
 
 
-def test_accepted_leaves_out_drafts_that_fell_back(written, make):
-    rounds = (make.round(0), make.round(1, route="flash", accepted=7), make.round(2, route="fallback", accepted=0))
-    (row,) = board([written(make.episode("flash", rounds=rounds))])
-    assert row.accepted == pytest.approx(0.7)
+def test_acceptance_counts_every_draft_whatever_its_route_is_called(written, make):
+    drafts = (make.round(1, route="fast", accepted=7), make.round(2, route="other", accepted=1, drafted=5))
+    (row,) = board([written(make.episode("flash", rounds=(make.round(0), *drafts, make.round(3, accepted=0))))])
+    assert (row.acceptance.drafts, row.acceptance.length) == (3, pytest.approx(8 / 3))
+    assert row.acceptance.rate == pytest.approx(8 / 25)
+    assert row.acceptance.rate_if_any == pytest.approx(8 / 15)
+    assert row.acceptance.per_position == pytest.approx((2 / 3, *(1 / 3,) * 6, 0, 0, 0))
 
 
 def test_flips_name_the_cells_and_the_direction(written, four_cells):
@@ -126,7 +131,7 @@ def test_a_method_with_nothing_but_errors_has_a_row_and_no_rate(written, make):
     ("counters", "active"), [({"drafts": 0.0}, False), ({}, False), ({"drafts": 3.0}, True), ({"other": 3.0}, False)]
 )
 def test_a_method_must_move_its_counters(written, make, counters, active):
-    run = make.run(spec={"must_move": {"flash": ["drafts"], "dp_cache": ["reused"]}})
+    run = make.run(activity_counters={"flash": ("drafts",), "dp_cache": ("reused",)})
     episodes = [make.episode("flash", 0, counters={"drafts": 0.0}), make.episode("flash", 1, counters=counters)]
     (row,) = board([written(*episodes, run=run)])
     assert row.active is active
@@ -134,7 +139,7 @@ def test_a_method_must_move_its_counters(written, make, counters, active):
 
 
 def test_every_promised_counter_must_move(written, make):
-    run = make.run(spec={"must_move": {"flash+dp_cache": ["drafts", "reused"]}})
+    run = make.run(activity_counters={"flash+dp_cache": ("drafts", "reused")})
     (row,) = board([written(make.episode("flash+dp_cache", counters={"drafts": 1.0}), run=run)])
     (mark,) = [mark for mark in row.marks if mark.badge == "NOT ACTIVE"]
     assert "reused" in mark.text and "drafts" not in mark.text
@@ -158,7 +163,7 @@ def test_a_shared_core_is_marked(written, make, share, marked):
 def test_warm_up_rounds_are_calls_and_no_latencies(written, make):
     rounds = (make.round(0, ms=900, warmup=True), *(make.round(i, ms=10) for i in range(1, 8)))
     (row,) = board([written(make.episode("dense", rounds=rounds))])
-    assert row.calls.all == 8
+    assert row.rounds.all == 8
     assert (row.round_ns.n, row.round_ns.p50, row.action_ns) == (7, 10_000_000, 1_000_000)
     assert row.contention == 1
 
@@ -180,10 +185,12 @@ def test_a_method_that_changes_no_action_is_marked(written, make):
 @pytest.mark.parametrize(
     ("change", "badge"),
     [
-        ({"hardware": {"cpu": "faster"}}, "mixed machines"),
         ({"commit": "def5678"}, "mixed commits"),
         ({"packages": {"torch": "3"}}, "mixed packages"),
-        ({"spec": {"world": {"conveyor": {"belt": "longer"}, "shelf": {}}}}, "mixed worlds"),
+        (
+            {"identity": RunIdentity(1, {"fixed": 0}, {"conveyor": {"belt": "longer"}, "shelf": {}})},
+            "mixed fingerprints",
+        ),
     ],
 )
 def test_a_comparison_across_runs_is_marked_where_they_differ(written, make, change, badge):
@@ -194,9 +201,31 @@ def test_a_comparison_across_runs_is_marked_where_they_differ(written, make, cha
     assert not any(name.startswith("mixed") for row in same for name in badges(row))
 
 
-def test_another_world_of_another_suite_is_no_mark(written, make):
-    spec = {"world": {"shelf": {"boards": "oak"}}}
-    found = board([written(make.episode("dense")), written(make.episode("flash"), run=make.run(spec=spec))])
+@pytest.mark.parametrize(
+    ("changes", "badge"),
+    [({"machine": "another"}, "mixed machines"), ({"device": "RTX 4090"}, "mixed devices")],
+)
+def test_episodes_of_several_machines_or_devices_are_marked(written, make, changes, badge):
+    dense, flash = ([make.episode(method, cell, device="H200") for cell in range(2)] for method in ("dense", "flash"))
+    (_, same), (_, moved) = (
+        board([written(*dense, flash[0], other)]) for other in (flash[1], replace(flash[1], **changes))
+    )
+    assert badges(moved) - badges(same) == {badge}
+    (dense_row, flash_row) = board([written(*(replace(row, **changes) for row in dense), *flash)])
+    assert badge in badges(flash_row) and badge not in badges(dense_row)  # it is the comparison that is mixed
+
+
+def test_an_old_run_that_was_resumed_elsewhere_may_hold_episodes_of_both_machines(written, make):
+    store = written(make.episode("dense", machine=""))
+    assert "mixed machines" not in badges(board([store])[0])
+    Store.start(store.path.parent, make.run(machines={"another": {}})).close()
+    with Store.open(store.path) as resumed:
+        assert "mixed machines" in badges(board([resumed])[0])
+
+
+def test_a_fingerprint_of_another_suite_is_no_mark(written, make):
+    identity = RunIdentity(1, {"fixed": 0}, {"shelf": {"boards": "oak"}})
+    found = board([written(make.episode("dense")), written(make.episode("flash"), run=make.run(identity=identity))])
     assert not any(name.startswith("mixed") for row in found for name in badges(row))
 
 
@@ -207,12 +236,17 @@ def test_a_repeated_measurement_is_marked(written, make):
 
 
 def test_marks_of_the_runs_reach_every_row(written, make):
-    rows = board([written(make.episode("dense")), written(make.episode("flash"), run=make.run(marks=("CPU",)))])
-    assert [row.run_marks for row in rows] == [("tiny model trained here",), ("CPU",)]
+    cpu = make.run(marks=(Mark("CPU", "no accelerator"),))
+    rows = board([written(make.episode("dense")), written(make.episode("flash"), run=cpu)])
+    assert [[str(mark) for mark in row.run_marks] for row in rows] == [
+        ["tiny model trained here"],
+        ["CPU: no accelerator"],
+    ]
 
 
 def test_marks_of_a_suite_are_badges_on_its_rows_alone(written, make):
-    marks = {"robotwin": ["stand-in: another robot and other objects", "untrained"], "shelf": ["never: seen"]}
+    texts = {"robotwin": ["stand-in: another robot and other objects", "untrained"], "shelf": ["never: seen"]}
+    marks = {suite: tuple(map(Mark.parse, each)) for suite, each in texts.items()}
     episodes = [make.episode("dense"), make.episode("dense", suite="robotwin")]
     belt, robotwin = board([written(*episodes, run=make.run(suite_marks=marks))])
     told = {mark.badge: mark.text for mark in robotwin.marks}
@@ -232,18 +266,20 @@ def test_action_error_is_over_the_rounds_that_measured_it(written, make):
     assert (row.action_error.n, row.action_error.mean) == (2, pytest.approx(0.2))
 
 
-def test_world_latency_counts_every_call(written, make):
+def test_latency_is_that_of_every_round(written, make):
     rounds = (make.round(0, latency_ns=58_000_000, warmup=True), make.round(1, latency_ns=8_000_000))
     (row,) = board([written(make.episode("dense", rounds=rounds, clock="realtime"))])
-    assert row.world_ns == 33_000_000
+    assert row.latency_ns == 33_000_000
 
 
 def test_json_is_plain_and_has_null_for_what_is_unknown(written, four_cells):
     dense, flash = json.loads(json.dumps(to_json(board([written(*four_cells)])), allow_nan=False))
-    assert dense["paired"] is None and dense["round_ns"]["p90"] is None and dense["accepted"] is None
+    assert dense["paired"] is None and dense["round_ns"]["p90"] is None and dense["acceptance"]["rate"] is None
     wilson = {"low": pytest.approx(0.3006, abs=1e-4), "high": pytest.approx(0.9544, abs=1e-4)}
     assert flash["success"] == {"rate": 0.75, "n": 4, **wilson}
-    assert flash["routes"]["flash"]["latency"]["mean"] == 10_000_000
+    assert flash["routes"]["flash"]["durations"]["mean"] == 10_000_000
+    assert flash["acceptance"]["per_position"] == [1, 1, 1, 1, 1, 0, 0, 0, 0, 0]
+    assert (flash["dtype"], flash["devices"], flash["machines"]) == ("float32", ["cpu"], ["a-machine"])
     assert {flip["direction"] for flip in flash["flips"]} == {"lost", "gained"}
     assert {"badge", "text"} == set(flash["marks"][0])
 

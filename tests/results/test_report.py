@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from replan.results import Store
+from replan.results import Mark, Store
 from replan.results.groups import ManifestMismatch
 from replan.results.leaderboard import board
 from replan.results.plots import _frontier, spread
@@ -74,7 +74,7 @@ def test_the_page_shows_what_was_run_and_what_came_out(flash_run):
     for part in (
         "My board",
         "16 episodes, 2 methods on conveyor",
-        "Lost by the harness, and counted nowhere: 1",
+        "Not measured because of harness errors: 1",
         "tiny model trained here",
         "replan eval --suite conveyor",
         "abc1234",
@@ -158,7 +158,7 @@ def test_names_are_escaped(written, make):
 
 
 def test_a_method_that_was_not_active_gets_no_clean_figure(written, make):
-    run = make.run(spec={"must_move": {"flash": ["drafts"]}})
+    run = make.run(activity_counters={"flash": ("drafts",)})
     source = render([written(make.episode("dense"), make.episode("flash"), run=run)])
     assert 'class="card idle"' in source
     assert 'class="card idle"' not in render([written(make.episode("dense"), make.episode("flash"))])
@@ -173,10 +173,11 @@ def test_every_run_is_named_with_its_resumptions(written, make):
 
 
 def test_a_page_of_several_suites_says_which_mark_is_about_which(written, make):
-    marks = {"robotwin": ["stand-in assets: another robot and other objects"]}
-    belt = written(make.episode("dense"), run=make.run(marks=("tiny model trained here", "CPU")))
+    marks = {"robotwin": (Mark("stand-in assets", "another robot and other objects"),)}
+    tiny, cpu, changes = map(Mark.parse, ("tiny model trained here", "CPU", "uncommitted changes"))
+    belt = written(make.episode("dense"), run=make.run(marks=(tiny, cpu)))
     episode = make.episode("dense", suite="robotwin", policy="pi0-other")
-    robotwin = written(episode, run=make.run(marks=("CPU", "uncommitted changes"), suite_marks=marks))
+    robotwin = written(episode, run=make.run(marks=(cpu, changes), suite_marks=marks))
     source = render([belt, robotwin])
     page = Page(source)
     head, first, second = re.split("<h2>", source)[:3]
@@ -185,6 +186,14 @@ def test_a_page_of_several_suites_says_which_mark_is_about_which(written, make):
     assert "tiny model" not in second and "uncommitted changes" in second
     assert '<span class="badge">stand-in assets</span>' in second and "another robot and other objects" in second
     assert "2 episodes, 1 methods on conveyor, robotwin" in re.sub(r"\s+", " ", page.text)
+
+
+def test_acceptance_by_position_is_on_the_page_where_something_was_drafted(written, make, flash_run):
+    summary = "<summary>Draft acceptance by position"
+    assert summary not in render([flash_run])
+    drafted = written(make.episode("flash", rounds=(make.round(0, accepted=3), make.round(1, accepted=1))))
+    section = render([drafted]).partition(summary)[2].partition("</details>")[0]
+    assert re.findall(r"<td>(\d+ %)</td>", section) == ["100 %", "50 %", "50 %", *["0 %"] * 7]
 
 
 def test_an_empty_run_makes_a_page(written):

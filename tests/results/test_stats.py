@@ -80,15 +80,15 @@ def test_minimum_samples_is_the_first_n_that_bounds_the_percentile(percentile, n
 
 
 def test_percentiles_are_refused_below_their_minimum():
-    short, long = stats.latency(np.arange(43)), stats.latency(np.arange(44))
+    short, long = stats.durations(np.arange(43)), stats.durations(np.arange(44))
     assert short.p50 == 21 and math.isnan(short.p90)
     assert long.p90 == pytest.approx(38.7) and math.isnan(long.p99)
-    assert math.isnan(stats.latency(np.arange(6)).p50)
+    assert math.isnan(stats.durations(np.arange(6)).p50)
     assert short.mean == 21 and short.n == 43
 
 
-def test_latency_of_nothing_is_nan():
-    found = stats.latency([])
+def test_durations_of_nothing_are_nan():
+    found = stats.durations([])
     assert found.n == 0 and all(math.isnan(value) for value in found[1:])
 
 
@@ -97,9 +97,9 @@ def test_routes_are_told_apart_and_warm_up_counts_only_in_the_shares():
     durations = [900, 60, 58] + [8] * 7
     found = stats.by_route(routes, durations, [True] + [False] * 9)
     assert list(found) == ["flash", "full"]
-    assert found["full"].share == pytest.approx(0.3) and found["full"].calls == 3
-    assert found["full"].latency.n == 2 and found["full"].latency.mean == 59
-    assert found["flash"].latency.p50 == 8
+    assert found["full"].share == pytest.approx(0.3) and found["full"].rounds == 3
+    assert found["full"].durations.n == 2 and found["full"].durations.mean == 59
+    assert found["flash"].durations.p50 == 8
 
 
 def test_routes_of_nothing():
@@ -128,17 +128,32 @@ def test_speed_up_without_calls_is_nan(sides):
     assert all(math.isnan(value) for value in stats.speed_up(*sides))
 
 
-def test_policy_calls_of_all_and_of_successful_episodes():
-    assert stats.policy_calls([10, 20, 60], [True, True, False]) == (30, 15)
-    found = stats.policy_calls([10], [False])
+def test_rounds_of_all_and_of_successful_episodes():
+    assert stats.rounds_per_episode([10, 20, 60], [True, True, False]) == (30, 15)
+    found = stats.rounds_per_episode([10], [False])
     assert found.all == 10 and math.isnan(found.successful)
 
 
-def test_accepted_share_is_over_flash_rounds_as_in_the_papers_table():
-    routes, accepted = ["flash", "fallback", "full", "flash"], [6, 0, math.nan, 9]
-    assert stats.accepted_share(routes, accepted, [10] * 4) == pytest.approx(0.75)
-    assert math.isnan(stats.accepted_share(["fallback"], [0], [10]))
-    assert math.isnan(stats.accepted_share([], [], []))
+def test_acceptance_is_counted_as_in_speculative_decoding():
+    nan = math.nan
+    found = stats.acceptance([6, 0, nan, 9], [10, 10, nan, 10])
+    assert (found.drafts, found.rate, found.length) == (3, 0.5, 5.0)
+    assert found.rate_if_any == 0.75  # as in table 2 of the FLASH paper
+    assert found.per_position == pytest.approx((*[2 / 3] * 6, *[1 / 3] * 3, 0))
+    # vLLM's identity: the mean length is the sum over positions
+    assert sum(found.per_position) == pytest.approx(found.length)
+
+
+def test_acceptance_of_drafts_of_several_lengths():
+    found = stats.acceptance([2, 4], [2, 6])
+    assert found.rate == 0.75 and found.per_position == (1, 1, 0.5, 0.5, 0, 0)
+
+
+def test_acceptance_without_a_verified_draft_is_nan():
+    for accepted, drafted, drafts in (([], [], 0), ([math.nan], [math.nan], 0), ([0], [0], 1)):
+        found = stats.acceptance(accepted, drafted)
+        assert found.drafts == drafts and all(map(math.isnan, found[1:4])) and found.per_position == ()
+    assert math.isnan(stats.acceptance([0], [10]).rate_if_any)
 
 
 def test_contention_is_wall_over_processor_time():

@@ -1,18 +1,22 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
-from replan.results import EpisodeRow, Store, StoreError
+import replan.results
+from replan.results import EpisodeRow, Mark, RunIdentity, Store, StoreError
 from replan.results.store import (
     FILE,
+    VERSION,
     DuplicateEpisode,
     InvalidEpisode,
     SpecMismatch,
@@ -21,11 +25,15 @@ from replan.results.store import (
     StoreVersion,
 )
 
+REFERENCE = Path(replan.results.__file__).with_name("reference")
+
 
 def test_an_episode_comes_back_as_it_was_written(written, make):
     rounds = (
         make.round(0, route="full", warmup=True, stages_ns={"encode": 1, "prefill": 2}),
-        make.round(1, route="flash", accepted=7, action_error=0.25, extra={"similarity": 0.5}, latency_ns=58_000_000),
+        make.round(
+            1, route="flash", accepted=7, drafted=8, action_error=0.25, extra={"similarity": 0.5}, latency_ns=58_000_000
+        ),
     )
     row = make.episode(
         "flash", 3, False, rounds=rounds, settings={"speed": 10.0}, counters={"drafts": 2.0}, retries=1, seed=5
@@ -41,7 +49,10 @@ def test_every_field_of_the_schema_is_kept(written, make):
     """A field that gets a default and no column would otherwise be lost in silence."""
     values = dict(settings={"a": 1}, counters={"b": 2.0}, manifest={"c": "d"}, retries=4, steps=5, sim_ns=6)
     row = make.episode("flash", 7, False, seed=8, clock="realtime", latency="fixed:9ms", outcome="time", **values)
-    row = dataclasses.replace(row, success_at_end=True)
+    where = dict(dtype="bfloat16", device="H200", machine="m")
+    row = dataclasses.replace(row, success_at_end=True, refused="no action", **where)
+    own = [field for field in dataclasses.fields(EpisodeRow) if field.name != "error"]  # which a measured row has not
+    assert all(getattr(row, field.name) != field.default for field in own)
     error = make.error("flash", 8, error="hung", retries=1)
 
     read = written(row, error).episodes()
@@ -51,7 +62,13 @@ def test_every_field_of_the_schema_is_kept(written, make):
 
 
 def test_the_run_comes_back_as_it_was_written(written, make):
-    run = make.run(marks=("tiny model", "CPU"), spec={"methods": ["dense"], "settings": {"speed": 10.0}})
+    run = make.run(
+        marks=(Mark("tiny model", "trained here"), Mark("CPU", "CPU")),
+        suite_marks={"conveyor": (Mark("a", "b"),)},
+        activity_counters={"flash": ("drafts", "rounds")},
+        identity=RunIdentity(2, {"profile": {"full": 1}}, {"conveyor": {"assets": "1"}}),
+        spec={"methods": ["dense"], "settings": {"speed": 10.0}},
+    )
     assert written(run=run).run == run
 
 
@@ -133,7 +150,7 @@ def test_a_run_with_another_specification_is_refused_and_names_the_fields(tmp_pa
     begin(tmp_path, make, make.run())
     spec = {**make.run().spec, "episodes": 100, "settings": {"speed": 15.0}}
 
-    with pytest.raises(SpecMismatch, match=r"spec\.episodes: stored 50, asked for 100") as caught:
+    with pytest.raises(SpecMismatch, match=r"spec\.episodes: stored 50, requested 100") as caught:
         Store.start(tmp_path, make.run(spec=spec))
 
     assert caught.value.fields == ("spec.episodes", "spec.settings.speed")
@@ -186,7 +203,10 @@ def test_a_tuple_in_the_specification_equals_the_list_that_was_stored(tmp_path, 
 
 
 def test_a_resumption_on_another_machine_is_noted(tmp_path, make):
-    first, second = make.run(), make.run(hardware={"cpu": "another"}, commit="def5678", command="again")
+    first, second = (
+        make.run(),
+        make.run(machines={"another": {"processor": "two cores"}}, commit="def5678", command="again"),
+    )
     begin(tmp_path, make, first)
     Store.start(tmp_path, second).close()
     with Store.open(tmp_path) as store:
@@ -258,24 +278,91 @@ def test_a_newer_schema_is_refused(written):
         Store.open(store.path.parent)
 
 
-def test_a_run_of_the_first_schema_is_read_as_it_is_and_goes_on(tmp_path, make):
-    old, new = make.episode(cell=0), make.episode(cell=1, success_at_end=False)
-    begin(tmp_path, make, make.run())
-    with sqlite3.connect(tmp_path / FILE) as connection:
-        connection.execute("ALTER TABLE episodes DROP COLUMN success_at_end")
-        connection.execute("PRAGMA user_version = 1")
-    connection.close()
+@pytest.mark.parametrize(("version", "directory"), [(1, "belt_speed/flash"), (2, "suites/robotwin")])
+def test_a_run_of_an_older_schema_is_read_as_it_is_and_goes_on(tmp_path, make, version, directory):
+    shutil.copy(REFERENCE / directory / FILE, tmp_path)
     before = (tmp_path / FILE).read_bytes()
+    with Store.open(tmp_path) as reader:
+        run, rows = reader.run, reader.episodes()
+        with pytest.raises(StoreError, match="readonly"):
+            reader.add(make.episode())
+    with pytest.raises(SpecMismatch, match=r"spec\.episodes: stored \d+, requested 7"):
+        Store.start(tmp_path, dataclasses.replace(run, spec={**run.spec, "episodes": 7}))
+    assert (tmp_path / FILE).read_bytes() == before and stored_version(tmp_path) == version
 
-    with Store.open(tmp_path) as reader:
-        assert reader.episodes() == [old]
-    assert (tmp_path / FILE).read_bytes() == before
-    with Store.start(tmp_path, make.run()) as store:
+    assert (run.identity.harness, run.spec["dtype"], run.spec["device"]) == (1, "float32", "cpu")
+    assert not {"harness", "latency_identity", "world", "must_move"} & run.spec.keys()
+    assert run.activity_counters["flash"] == ("flash_rounds",) and Mark("CPU", "CPU") in run.marks
+    (machine,) = run.machines
+    assert {(row.machine, row.device, row.dtype, row.refused) for row in rows} == {(machine, "cpu", "float32", None)}
+    drafts = [(each.accepted is None, each.drafted) for row in rows for each in row.rounds]
+    assert set(drafts) == {(True, None), (False, 10)}
+
+    new = make.episode(success_at_end=False, refused="not finite")
+    with Store.start(tmp_path, run) as store:
         store.add(new)
-        with pytest.raises(InvalidEpisode):
-            store.add(make.error(cell=2, success_at_end=True))
+        for impossible in ({"success_at_end": True}, {"refused": "not finite"}):
+            with pytest.raises(InvalidEpisode):
+                store.add(make.error(cell=2, **impossible))
+    assert stored_version(tmp_path) == VERSION
     with Store.open(tmp_path) as reader:
-        assert reader.episodes() == [old, new]
+        assert [row for row in reader.episodes() if row.key != new.key] == rows
+        assert new in reader.episodes()
+
+
+def stored_version(directory):
+    connection = sqlite3.connect(directory / FILE)
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    connection.close()
+    return version
+
+
+def test_what_was_wrong_with_an_action_was_called_an_error_once(tmp_path, make):
+    begin(tmp_path, make, make.run())
+    with sqlite3.connect(tmp_path / FILE) as connection:  # as version 2 wrote it
+        for column in ("refused", "dtype", "device", "machine"):
+            connection.execute(f"ALTER TABLE episodes DROP COLUMN {column}")
+        connection.execute("ALTER TABLE rounds DROP COLUMN drafted")
+        connection.execute("UPDATE episodes SET success = 0, error = 'not finite', outcome = 'invalid action'")
+        hardware = {"accelerator": "H200"}
+        old = {"spec": {"seed": 0, "must_move": {"a": ["b"]}}, "hardware": hardware, "marks": ["x: y"], "command": "c"}
+        old |= {"started": "", "commit": "", "packages": {}, "checkpoints": {}}
+        connection.execute("UPDATE runs SET run = ?", (json.dumps(old),))
+        connection.execute(
+            "INSERT INTO runs (run) VALUES (?)", (json.dumps(old | {"hardware": {"accelerator": "CPU"}}),)
+        )
+        connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    with Store.open(tmp_path) as store:
+        (row,) = store.episodes()
+        assert (row.status, row.success, row.refused, row.error) == ("done", False, "not finite", None)
+        assert (row.device, row.machine) == ("H200", "")  # resumed on another machine: which one measured it is unknown
+        assert store.run.spec == {"seed": 0, "dtype": "float32", "device": "cuda"}
+        assert store.run.marks == (Mark("x", "y"),) and len(store.runs) == 2
+
+
+@pytest.mark.parametrize("change", ["UPDATE runs SET run = '{}'", "UPDATE runs SET run = 'x'"])
+def test_an_old_store_that_does_not_say_what_produced_it_is_refused(tmp_path, change):
+    shutil.copy(REFERENCE / "suites/robotwin" / FILE, tmp_path)
+    connection = sqlite3.connect(tmp_path / FILE)
+    connection.execute(change)
+    connection.commit()
+    connection.close()
+    with pytest.raises(StoreUnreadable, match="what produced it"):
+        Store.open(tmp_path)
+
+
+def test_a_run_with_another_identity_is_refused_and_names_the_fields(tmp_path, make):
+    begin(tmp_path, make, make.run(identity=RunIdentity(1, {"fixed": 0}, {"conveyor": {"belt": "1"}})))
+    other = RunIdentity(2, {"fixed": 5}, {"conveyor": {"belt": "2"}})
+    with pytest.raises(SpecMismatch) as caught:
+        Store.start(tmp_path, make.run(identity=other, activity_counters={"flash": ("drafts",)}))
+    assert set(caught.value.fields) == {
+        "identity.harness",
+        "identity.latency.fixed",
+        "identity.fingerprints.conveyor.belt",
+        "activity_counters.flash",
+    }
 
 
 def test_a_damaged_database_is_refused(tmp_path, written, make):

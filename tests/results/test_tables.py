@@ -13,7 +13,7 @@ def cell(table, row, column):
 
 @pytest.fixture
 def rows(written, make):
-    run = make.run(spec={"must_move": {"flash": ["drafts"]}})
+    run = make.run(activity_counters={"flash": ("drafts",)})
     dense = [make.episode("dense", i, rounds=tuple(make.round(k, ms=40) for k in range(5))) for i in range(10)]
     flash = [
         make.episode("flash", i, i > 0, rounds=tuple(make.round(k, ms=10, route="flash") for k in range(2)))
@@ -23,20 +23,20 @@ def rows(written, make):
 
 
 def test_the_table_holds_what_was_measured(rows):
-    ((table, rounds),) = tables(rows)
-    assert table.title == "conveyor, policy pi0-tiny, clock sync, latency zero"
+    ((_, _, table, rounds, _),) = tables(rows)
+    assert table.title == "conveyor, policy pi0-tiny, clock sync, latency zero, precision float32, device cpu"
     assert [cell(table, i, "method") for i in range(2)] == ["dense", "flash"]
     assert cell(table, 0, "success") == "100.0 %\n[72.2, 100.0]"
     assert cell(table, 1, "success") == "90.0 %\n[59.6, 98.2]"
     assert cell(table, 1, "vs dense").startswith("-10.0 (p 1)\n[-")
     assert cell(table, 1, "n") == "10\n+1 err."
-    assert cell(table, 1, "calls") == "2.0\n2.0 succ."
+    assert cell(table, 1, "rounds") == "2.0\n2.0 succ."
     assert cell(table, 1, "round ms") == "p50 10.0\np90 –"
     assert cell(table, 0, "round ms") == "p50 40.0\np90 40.0"
     assert cell(table, 1, "ms per\naction") == "1.00"
     assert cell(table, 1, "speed-up") == "4.00× action\n4.00× round"
     assert cell(table, 1, "marks").split("\n")[0] == "NOT ACTIVE"
-    assert [rounds.cells[1][rounds.columns.index(name)] for name in ("method", "route", "share", "calls")] == [
+    assert [rounds.cells[1][rounds.columns.index(name)] for name in ("method", "route", "share", "rounds")] == [
         "flash",
         "flash",
         "100 %",
@@ -47,7 +47,7 @@ def test_the_table_holds_what_was_measured(rows):
 def test_success_at_the_end_is_shown_where_it_is_another(written, make):
     def shown(*at_end):
         episodes = [make.episode("dense", i, i < 2, success_at_end=value) for i, value in enumerate(at_end)]
-        ((table, _),) = tables(board([written(*episodes)]))
+        ((_, _, table, *_),) = tables(board([written(*episodes)]))
         return cell(table, 0, "success").split("\n")[2:]
 
     assert shown(True, False, False, False) == ["25.0 % at end"]
@@ -55,12 +55,12 @@ def test_success_at_the_end_is_shown_where_it_is_another(written, make):
 
 
 def test_the_baseline_is_compared_with_nothing(rows):
-    ((table, _),) = tables(rows)
+    ((_, _, table, *_),) = tables(rows)
     assert cell(table, 0, "vs dense") == "baseline" and cell(table, 0, "speed-up") == "1"
 
 
 def test_marks_are_explained_below_and_those_of_the_run_come_first(rows):
-    ((table, _),) = tables(rows)
+    ((_, _, table, *_),) = tables(rows)
     assert table.notes[0] == "tiny model trained here"
     assert "NOT ACTIVE: drafts should have moved and stayed at 0 in every episode (flash)" in table.notes
     assert sum(note.startswith("small n") for note in table.notes) == 1
@@ -68,32 +68,43 @@ def test_marks_are_explained_below_and_those_of_the_run_come_first(rows):
 
 
 def test_an_unmeasured_method_has_dashes(written, make):
-    ((table, _),) = tables(board([written(make.error("flash"))]))
+    ((_, _, table, *_),) = tables(board([written(make.error("flash"))]))
     line = dict(zip(table.columns, table.cells[0], strict=True))
     assert line["success"] == line["vs dense"] == line["speed-up"] == line["ms per\naction"] == "–"
 
 
 def test_what_varies_is_a_column_and_what_does_not_is_in_the_title(written, make):
     episodes = [make.episode("dense", settings={"speed": speed}) for speed in (15.0, 6.0)]
-    ((table, _),) = tables(board([written(*episodes)]))
+    ((_, _, table, *_),) = tables(board([written(*episodes)]))
     assert "speed" not in table.title
     assert table.columns[:2] == ["speed", "method"]
     assert [line[0] for line in table.cells] == ["6", "15"]
-    ((table, _),) = tables(board([written(episodes[0])]))
-    assert table.title.endswith("speed 15") and table.columns[0] == "method"
+    ((_, _, table, *_),) = tables(board([written(episodes[0])]))
+    assert ", speed 15," in table.title and table.columns[0] == "method"
 
 
 def test_a_table_for_each_suite(written, make):
     found = tables(board([written(make.episode("dense"), make.episode("dense", suite="conveyor-hard"))]))
-    assert [main.title.split(",")[0] for main, _ in found] == ["conveyor", "conveyor-hard"]
+    assert [each.suite for each in found] == ["conveyor", "conveyor-hard"]
 
 
-def test_world_latency_and_acceptance_are_shown_where_there_are_any(written, make):
-    (plain, _), *_ = tables(board([written(make.episode("dense"))]))
-    assert "accepted" not in plain.columns and "world\nms" not in plain.columns
+def test_latency_and_acceptance_are_shown_where_there_are_any(written, make):
+    (plain,) = tables(board([written(make.episode("dense"))]))
+    assert not {"accepted", "latency\nms"} & set(plain.methods.columns) and plain.acceptance is None
     rounds = (make.round(0, route="flash", accepted=5, latency_ns=58_000_000),)
-    (shown, _), *_ = tables(board([written(make.episode("flash", rounds=rounds))]))
-    assert cell(shown, 0, "accepted") == "50 %" and cell(shown, 0, "world\nms") == "58.0"
+    (shown,) = tables(board([written(make.episode("flash", rounds=rounds))]))
+    assert cell(shown.methods, 0, "accepted") == "50 %\nmean 5.0" and cell(shown.methods, 0, "latency\nms") == "58.0"
+    assert shown.acceptance.cells == [["flash", "1", "50.0 %", "5.00", "50.0 %", *["100 %"] * 5, *["0 %"] * 5]]
+
+
+def test_precision_and_device_are_columns_where_they_differ(written, make):
+    rows = board([written(make.episode("dense"), make.episode("dense", dtype="bfloat16", device="H200", key="1"))])
+    ((_, condition, table, *_),) = tables(rows)
+    assert "precision" not in condition and "device" not in condition
+    assert [(cell(table, i, "precision"), cell(table, i, "device")) for i in range(2)] == [
+        ("bfloat16", "H200"),
+        ("float32", "cpu"),
+    ]
 
 
 def test_text_and_markdown_hold_the_same_cells(rows):

@@ -1,14 +1,14 @@
-"""Recording a suite's expert, one task after the other, on starts that no evaluation uses.
+"""Records a suite's expert on initial states that no evaluation uses: one recording per task.
 
-How an expert can be asked decides how it is recorded (``Suite.expert``); see :mod:`replan.policies.training.drivers`.
-Every task is a recording of its own, keyed by (seed, task), so it is the same whatever runs beside it, and what is
-there is not recorded again.
+How an episode is recorded is the suite's business (:class:`replan.envs.demonstrations.Demonstrations`). A recording is
+keyed by (seed, task), so it is the same whatever runs at the same time, and one that exists is not made again.
 """
 
 from __future__ import annotations
 
 import json
 import multiprocessing
+import pkgutil
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,18 +19,17 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from ..checkpoint import file_hash
-from ..policy import call_policy, load_policy
-from ..processor import views
-from .drivers import EPISODES, Driver
-from .recording import ORIGIN, Conventions, Frames
+from ..envs.demonstrations import TRAINING_SEED, Behaviour, Episode
+from ..policies.checkpoint import file_hash
+from ..policies.policy import call_policy, load_policy
+from ..policies.processor import views
+from ..policies.training.recording import ORIGIN, Conventions, Frames
 
-TRAINING_SEED = 1_000_000  # evaluation uses small seeds, so no training cell is ever an evaluation cell
-_SEEDS, _TASKS, _EPISODES = 1_000, 1_000, 1_000  # bounds, so that every episode has a number of its own
+_SEEDS, _TASKS, _EPISODES = 1_000, 1_000, 1_000  # bounds, so that every episode has its own number
 
 
 class ExpertFailed(RuntimeError):
-    """The expert solved no episode of a task, so there is nothing to record."""
+    """The expert solved no episode of a task, so the recording would be empty."""
 
 
 @dataclass(frozen=True)
@@ -39,21 +38,21 @@ class Request:
 
     Attributes:
         env_id: Gymnasium id, with its module: ``replan.envs:replan/ConveyorSorting-v0``.
-        conventions: Of the suite.
-        expert: How its expert can be asked, a key of ``EPISODES``.
-        task: Task, and its index in the suite.
-        index: See ``task``.
+        conventions: Conventions of the suite.
+        episode: Entry point ``module:function`` of the function that records one episode.
+        task: Task.
+        index: Index of the task in the suite.
         out: Folder to write.
         episodes: Episodes to run.
         seed: Separates recordings; the same seed gives the same frames.
-        horizon: Length of a label.
+        horizon: Number of actions of a label.
         settings: Arguments of the environment.
-        policy: Checkpoint of the policy at the wheel (DAgger); None lets the disturbed expert drive.
+        policy: Checkpoint of the policy that acts (DAgger); None lets the disturbed expert act.
     """
 
     env_id: str
     conventions: Conventions
-    expert: str
+    episode: str
     task: str
     index: int
     out: Path
@@ -77,19 +76,20 @@ def collect(request: Request) -> float:
             f"got {request.seed} and {request.episodes}"
         )
     torch.set_num_threads(1)
-    episode, conventions = EPISODES[request.expert], request.conventions
+    episode: Episode = pkgutil.resolve_name(request.episode)
+    conventions = request.conventions
     env: Any = gymnasium.make(request.env_id, disable_env_checker=True, **request.settings).unwrapped
-    driver = _policy_driver(request.policy, request.seed * _TASKS + request.index) if request.policy else None
+    policy = _behaviour(request.policy, request.seed * _TASKS + request.index) if request.policy else None
     rows: list[tuple[Any, ...]] = []
     successes = 0
     for number in tqdm(range(request.episodes), desc=request.out.name, mininterval=5.0, leave=False):
         key = (request.seed * _TASKS + request.index) * _EPISODES + number
         rng = np.random.default_rng([TRAINING_SEED, key])
-        frames = episode(env, rng, TRAINING_SEED + key, request.task, request.horizon, driver)
+        frames = episode(env, rng, TRAINING_SEED + key, request.task, request.horizon, policy)
         successes += frames.success
         for observation, label in zip(frames.observations, frames.labels, strict=True):
-            picture = views(observation, conventions.cameras, conventions.image_size)
-            rows.append((picture, observation["state"], observation["instruction"], label, number))
+            images = views(observation, conventions.cameras, conventions.image_size)
+            rows.append((images, observation["state"], observation["instruction"], label, number))
     env.close()
     if not rows:
         raise ExpertFailed(f"the expert solved none of {request.episodes} episodes of {request.task}")
@@ -105,20 +105,20 @@ def collect(request: Request) -> float:
     return successes / request.episodes
 
 
-def _policy_driver(path: Path, seed: int) -> Driver:
-    """Returns a dense policy as a driver, with its own stream of noise."""
+def _behaviour(path: Path, seed: int) -> Behaviour:
+    """Returns a dense policy with its own stream of noise."""
     policy, generator = load_policy(path), torch.Generator().manual_seed(seed)
     config = policy.model.config
 
-    def drive(observation: dict[str, Any]) -> np.ndarray:
+    def act(observation: dict[str, Any]) -> np.ndarray:
         noise = torch.randn((1, config.horizon, config.action_dim), generator=generator)
         return policy.processor.actions(call_policy(policy, (), observation, noise).chunk[0], observation["state"])
 
-    return drive
+    return act
 
 
 def collect_all(requests: list[Request], workers: int) -> dict[str, float]:
-    """Makes the recordings that are not there yet, in several processes; returns the success rate of each, by task.
+    """Makes the missing recordings in several processes, and returns the success rate of each, by task.
 
     Raises:
         ValueError: A folder holds a recording that was made with something else; or the expert cannot do some of the
@@ -128,26 +128,26 @@ def collect_all(requests: list[Request], workers: int) -> dict[str, float]:
     for request in requests:
         if request in missing:
             continue
-        wanted, found = _origin(request), json.loads((request.out / ORIGIN).read_text())
-        if changed := sorted(name for name in wanted if found.get(name) != wanted[name]):
+        origin, stored = _origin(request), json.loads((request.out / ORIGIN).read_text())
+        if changed := sorted(name for name in origin if stored.get(name) != origin[name]):
             raise ValueError(f"{request.out} was recorded with other {', '.join(changed)}; choose another folder")
     context = multiprocessing.get_context("spawn")
     rates: dict[str, float] = {}
-    undone: list[str] = []
+    failed: list[str] = []
     with ProcessPoolExecutor(min(workers, max(len(missing), 1)), context) as pool:
         futures = [pool.submit(collect, request) for request in missing]
         for request, future in zip(missing, tqdm(futures, desc="tasks", mininterval=5.0), strict=True):
             try:
                 rates[request.task] = future.result()
             except (ExpertFailed, NotImplementedError) as error:
-                undone.append(f"{request.task}: {error}")
-    if undone:
-        raise ValueError(f"{len(rates)} tasks were recorded, and these could not be: {'; '.join(undone)}")
+                failed.append(f"{request.task}: {error}")
+    if failed:
+        raise ValueError(f"{len(rates)} tasks were recorded, and these could not be: {'; '.join(failed)}")
     return rates
 
 
 def _origin(request: Request) -> dict[str, Any]:
-    """Returns what decides the frames of a recording."""
+    """Returns everything that decides the frames of a recording, as JSON values."""
     plain = asdict(request)
     plain.update(out=None, conventions=asdict(request.conventions))
     plain["policy"] = file_hash(request.policy) if request.policy else None

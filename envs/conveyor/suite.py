@@ -1,0 +1,29 @@
+"""The conveyor suites, described without MuJoCo."""
+
+from __future__ import annotations
+
+from ..checks import FIRST_OBSERVATION, MUJOCO_RENDERING
+from ..demonstrations import Demonstrations
+from ..suite import Install, Suite
+
+TASKS = ("dog-red", "dog-blue", "brush-red", "brush-blue")
+CAMERAS = ("third", "wrist")
+
+SUITES = tuple(
+    Suite(
+        name,
+        env_id,
+        "replan.envs.conveyor.env:ConveyorSorting",
+        TASKS,
+        kwargs=kwargs,
+        cameras=CAMERAS,
+        settings={"speed": float},
+        demonstrations=Demonstrations("replan.envs.conveyor.demonstrations:episode"),
+        policy=policy,
+    )
+    for name, env_id, kwargs, policy in (
+        ("conveyor", "replan/ConveyorSorting-v0", {}, "pi0-tiny"),
+        ("conveyor-hard", "replan/ConveyorSortingHard-v0", {"distractor": True}, "pi0-tiny-hard"),
+    )
+)
+INSTALL = Install("conveyor", checks=(MUJOCO_RENDERING, FIRST_OBSERVATION), packages=("mujoco", "robosuite"))

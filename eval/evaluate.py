@@ -1,0 +1,106 @@
+"""The composition root: from a specification and a registry to a finished run directory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..results.schema import Run, machine_digest
+from ..results.store import Store
+from . import provenance
+from .cells import Job, make_cells, make_jobs
+from .clock import check_routes, parse_latency
+from .runner import run
+from .spec import BadInput, Spec
+from .worker import Host
+
+if TYPE_CHECKING:
+    from .registry import Registry
+
+
+class Plan(NamedTuple):
+    """An evaluation, checked and ready to run: the arguments of :func:`.runner.run`.
+
+    Attributes:
+        spec: The specification, its device resolved.
+        jobs: One per cell and method.
+        record: What produces the run.
+        host: This machine.
+    """
+
+    spec: Spec
+    jobs: list[Job]
+    record: Run
+    host: Host
+
+
+class Tally(NamedTuple):
+    """How many episodes a run directory holds, and how many the harness could not measure."""
+
+    episodes: int
+    errors: int
+
+
+def evaluate(spec: Spec, registry: Registry, *, command: str, started: str, progress: bool = True) -> Tally:
+    """Runs an evaluation, or resumes it.
+
+    Args:
+        spec: The evaluation; ``spec.out`` is the run directory.
+        registry: Where suites, policies and methods come from.
+        command: Command line, for the record.
+        started: ISO 8601 time, for the record.
+        progress: Whether to show a progress bar on stderr.
+
+    Raises:
+        BadInput: Something in the specification does not exist or does not fit.
+        SuiteUnavailable: A suite lacks something.
+        StoreError: The run directory holds another run, or cannot be written.
+    """
+    plan = make_plan(spec, registry, command=command, started=started)
+    run(*plan, registry, progress=progress)
+    with Store.open(spec.out) as store:
+        measured = len(store.done_keys())
+    return Tally(measured, len(plan.jobs) - measured)
+
+
+def make_plan(spec: Spec, registry: Registry, *, command: str, started: str) -> Plan:
+    """Checks what can be checked without an environment, and returns what is to be run. Nothing is written.
+
+    Args:
+        spec: The evaluation.
+        registry: Where suites, policies and methods come from.
+        command: Command line, for the record.
+        started: ISO 8601 time, for the record.
+
+    Raises:
+        BadInput: Something in the specification does not exist or does not fit.
+        SuiteUnavailable: A suite lacks something.
+    """
+    hardware = provenance.hardware()
+    spec = _resolve_device(spec, hardware)
+    suites, latency = registry.suites(), parse_latency(spec.latency)
+    policies = {name: registry.policy(name) for name in spec.policy.values()}
+    methods = {(policy, method): registry.method(method, policy) for policy in policies for method in spec.method}
+    check_routes(latency, {method: info.routes for (_, method), info in methods.items()})
+    ordered = {method for (_, method), info in methods.items() if info.ordered}
+    if ordered and spec.workers > 1:
+        raise BadInput(
+            f"method {min(ordered)!r} learns across episodes, so one worker plays them in order; "
+            f"write --workers 1, not {spec.workers}"
+        )
+    weights = {key: {**policies[key[0]].files.sha256, **info.files.sha256} for key, info in methods.items()}
+    jobs = make_jobs(spec, make_cells(spec, suites), weights, latency.identity(), ordered)
+    record = provenance.make_run(
+        spec, suites, policies, methods, weights, latency, hardware, command=command, started=started
+    )
+    device = "cpu" if spec.device == "cpu" else hardware["accelerator"]
+    return Plan(spec, jobs, record, Host(machine_digest(hardware), device))
+
+
+def _resolve_device(spec: Spec, hardware: dict[str, str]) -> Spec:
+    has_cuda = hardware["accelerator"] != provenance.NO_ACCELERATOR
+    if spec.device == "cuda" and not has_cuda:
+        raise BadInput("device 'cuda' is not available on this machine; write --device cpu")
+    if spec.device == "auto":
+        return replace(spec, device="cuda" if has_cuda else "cpu")
+    return spec

@@ -1,0 +1,293 @@
+"""The registry: where an evaluation finds its suites, policies and methods.
+
+It is the only file of the evaluation that calls into ``policies`` and ``accel``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..results.schema import Mark
+from .spec import BadInput
+
+if TYPE_CHECKING:
+    import gymnasium
+    import numpy as np
+
+    from ..envs import Suite
+    from ..policies.policy import Policy
+    from ..policies.seams import Method
+
+    Space = gymnasium.Space[Any]
+
+
+class Round(Protocol):
+    """The result of a round, as the harness records it. Times are integer nanoseconds."""
+
+    @property
+    def route(self) -> str:
+        """Path that the round took."""
+        ...
+
+    @property
+    def window(self) -> int:
+        """Replan window, in actions."""
+        ...
+
+    @property
+    def accepted(self) -> int | None:
+        """Leading draft positions that passed verification; None where nothing was drafted."""
+        ...
+
+    @property
+    def drafted(self) -> int | None:
+        """Draft positions that were verified; None where nothing was drafted."""
+        ...
+
+    @property
+    def host_ns(self) -> int:
+        """Wall time from observation to actions."""
+        ...
+
+    @property
+    def cpu_ns(self) -> int:
+        """Processor time in the same span."""
+        ...
+
+    @property
+    def stages_ns(self) -> Mapping[str, int]:
+        """Wall time of each stage."""
+        ...
+
+    @property
+    def extra(self) -> Mapping[str, float]:
+        """Further numbers that the method reports."""
+        ...
+
+
+class Agent(Protocol):
+    """What the worker asks of a policy with its methods."""
+
+    @property
+    def round(self) -> Round | None:
+        """The round that the last ``act`` made, or None where it returned an action that was already planned."""
+        ...
+
+    @property
+    def needs_observation(self) -> bool:
+        """Whether the next ``act`` makes a round, and so reads the observation."""
+        ...
+
+    def reset(self, seed: int) -> None:
+        """Begins an episode; everything random in it comes from the seed."""
+        ...
+
+    def act(self, observation: Any) -> np.ndarray:
+        """Returns the next action, float32 [A], in the environment's own convention."""
+        ...
+
+    def idle(self, budget_ns: int) -> None:
+        """Gives time in which the robot moves and the accelerator is free. What is done in it counts in no round.
+
+        Args:
+            budget_ns: Nanoseconds of simulated time that the last control step took.
+        """
+        ...
+
+    def end(self, success: bool) -> None:
+        """Ends the episode, after its last step."""
+        ...
+
+    def counters(self) -> dict[str, float]:
+        """Returns what the method did since ``reset``, by name."""
+        ...
+
+    def dense_error(self) -> float:
+        """Returns the distance of the last round's actions to the dense policy's under the same noise."""
+        ...
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files that a policy or a method needs, hashed when their content is first asked for.
+
+    Attributes:
+        paths: Paths by the name that results use.
+    """
+
+    paths: Mapping[str, Path] = field(default_factory=dict)
+
+    @cached_property
+    def sha256(self) -> dict[str, str]:
+        """SHA-256 (hex) by the same names."""
+        from ..policies.checkpoint import file_hash
+
+        return {name: file_hash(path) for name, path in self.paths.items()}
+
+
+def _fits_all(observation_space: Space, action_space: Space) -> list[str]:
+    return []
+
+
+@dataclass(frozen=True)
+class PolicyInfo:
+    """A policy, without its weights in memory.
+
+    Attributes:
+        files: Its checkpoint.
+        marks: Marks of every row of the policy, from its card.
+        trained_on: Suites that it was trained on, from its card; None where the card does not say.
+        incompatibilities: Returns why it cannot act in an environment with an observation and an action space, one
+            phrase each: a missing camera, another width. Nothing where it can.
+    """
+
+    files: Files = field(default_factory=Files)
+    marks: tuple[Mark, ...] = ()
+    trained_on: tuple[str, ...] | None = None
+    incompatibilities: Callable[[Space, Space], list[str]] = _fits_all
+
+
+@dataclass(frozen=True)
+class MethodInfo:
+    """A method as the user wrote it, with the policy that it is to run on.
+
+    Attributes:
+        files: Files that it needs besides the policy's, such as a draft.
+        activity_counters: Counters that prove that it acted: one that stays at zero makes the row ``NOT ACTIVE``.
+        routes: Routes that its rounds may take.
+        reschedules: Names of its parts that shorten the full route: those that claim the schedule.
+        ordered: Whether it learns across episodes: they are played in a fixed order by one process.
+    """
+
+    files: Files = field(default_factory=Files)
+    activity_counters: tuple[str, ...] = ()
+    routes: tuple[str, ...] = ("full",)
+    reschedules: tuple[str, ...] = ()
+    ordered: bool = False
+
+
+class Registry:
+    """The suites, policies and methods of this package.
+
+    A worker process gets a pickled copy and builds its own environments and agents with it. Tests, and who evaluates an
+    agent of another kind, pass a subclass.
+    """
+
+    def __init__(self) -> None:
+        self._policies: dict[str, Policy] = {}  # one copy of the weights per process, whatever the number of methods
+
+    def suites(self) -> Mapping[str, Suite]:
+        """Returns the suites by name."""
+        from ..envs import SUITES
+
+        return SUITES
+
+    def environment(self, suite: Suite, settings: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
+        """Builds the environment of a suite.
+
+        Raises:
+            ValueError: The environment refuses a setting.
+            SuiteUnavailable: Something that the suite needs is not installed.
+        """
+        import gymnasium
+
+        from .. import envs  # noqa: F401  # registers the environments
+
+        return gymnasium.make(suite.env_id, disable_env_checker=True, **settings)
+
+    def policy(self, name: str) -> PolicyInfo:
+        """Describes a policy, by the name of a bundled one or the path of a checkpoint.
+
+        Raises:
+            ValueError: There is no such policy.
+        """
+        from ..policies.checkpoint import read_header
+        from ..policies.policy import policy_path
+        from ..policies.processor import Processor
+
+        path = policy_path(name)
+        header = read_header(path)
+
+        def incompatibilities(observations: Space, actions: Space) -> list[str]:
+            return _incompatibilities(Processor.from_plain(header.processor), observations, actions)
+
+        suites = header.card.get("suites")
+        return PolicyInfo(
+            files=Files({name: path}),
+            marks=tuple(map(Mark.parse, header.card.get("marks", ()))),
+            trained_on=None if suites is None else tuple(suites),
+            incompatibilities=incompatibilities,
+        )
+
+    def method(self, spec: str, policy: str) -> MethodInfo:
+        """Describes a method, such as ``flash:delta=0.1+dp_cache``, on a policy.
+
+        Raises:
+            ValueError: There is no such method or policy.
+            BadInput: A file that the method needs for this policy is missing.
+        """
+        from ..policies.policy import policy_path
+        from ..policies.seams import Seam
+
+        path, parts, paths = policy_path(policy), _parts(spec), {}
+        for part in parts:
+            for file in part.files(path):
+                if not file.exists():
+                    raise BadInput(
+                        f"method {spec!r} needs {str(file)!r} for policy {policy!r}, and there is no such file; "
+                        f"docs/methods.md says how to make what {part.name!r} needs"
+                    )
+                paths[f"{policy}{file.stem.removeprefix(path.stem)}"] = file
+        return MethodInfo(
+            files=Files(paths),
+            activity_counters=tuple(counter for part in parts for counter in part.must_move),
+            routes=tuple(dict.fromkeys(route for part in parts for route in part.routes)),
+            reschedules=tuple(part.name for part in parts if Seam.SCHEDULE in part.claims),
+            ordered=any(part.ordered for part in parts),
+        )
+
+    def agent(self, policy: str, method: str, dtype: str, device: str) -> Agent:
+        """Loads a policy and gives it a method.
+
+        Args:
+            policy: Name of a bundled policy or path of a checkpoint.
+            method: Method as the user wrote it.
+            dtype: ``float32`` or ``bfloat16``.
+            device: ``cpu`` or ``cuda``.
+
+        Raises:
+            ValueError: The method does not exist or does not fit the policy, or the checkpoint cannot be used.
+        """
+        import torch
+
+        from .. import accel
+        from ..policies.agent import ChunkAgent
+        from ..policies.policy import load_policy
+
+        torch.set_num_threads(1)  # more would make workers wait for each other, and change sums
+        if policy not in self._policies:
+            self._policies[policy] = load_policy(policy, dtype=getattr(torch, dtype), device=device)
+        return ChunkAgent(self._policies[policy], accel.parse(method))
+
+
+@cache
+def _parts(spec: str) -> tuple[Method, ...]:
+    """The methods that a specification names, for description only: an agent attaches new ones."""
+    from .. import accel
+
+    return tuple(accel.parse(spec))
+
+
+def _incompatibilities(processor: Any, observations: Space, actions: Space) -> list[str]:
+    offered: Mapping[str, Any] = getattr(observations, "spaces", {})
+    cameras = [name for name, space in offered.items() if len(space.shape or ()) == 3]
+    missing = [f"it has no camera {name!r}, but {cameras}" for name in processor.cameras if name not in cameras]
+    widths = (
+        ("state", offered["state"].shape if "state" in offered else None, (len(processor.state_mean),)),
+        ("action", actions.shape, (len(processor.action_mean),)),
+    )
+    return missing + [f"its {what} is {has}, not {wanted}" for what, has, wanted in widths if has != wanted]

@@ -1,0 +1,155 @@
+"""Worker processes on this machine.
+
+Each worker is a process of its own, also a single one, so that graphics drivers and compilers cannot take the run down;
+and each has a pool of its own, so that one that dies or hangs is replaced alone. The upper half of this file runs in
+the evaluation's process, the lower half in a worker.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, TimeoutError
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pebble import ProcessExpired, ProcessPool
+
+from ..envs import SuiteUnavailable
+from .claims import claim_core, cores, shared_cores
+from .worker import Host, Worker
+
+if TYPE_CHECKING:
+    from ..results.schema import EpisodeRow
+    from .cells import Cell, Job
+    from .registry import Registry
+    from .spec import Spec
+
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_Argument = TypeVar("_Argument")
+_Result = TypeVar("_Result")
+
+
+class LocalWorker:
+    """A worker process, replaced by another one on demand.
+
+    It serves one suite at a time: simulators leave memory and graphics contexts behind that disturb others.
+
+    Args:
+        spec: The evaluation.
+        registry: Where suites, policies and methods come from.
+        host: This machine.
+    """
+
+    def __init__(self, spec: Spec, registry: Registry, host: Host) -> None:
+        self._timeout, self._setup = spec.timeout, (registry, spec, host)
+        self._suite: str | None = None
+        self._start()
+
+    def serve(self, suite: str) -> None:
+        """Replaces the process if it has served another suite."""
+        if self._suite not in (None, suite):
+            self.restart()
+        self._suite = suite
+
+    def ask(self, function: Callable[[_Argument], _Result], argument: _Argument) -> Future[_Result]:
+        """Calls a module-level function in the process, such as :func:`build` or :func:`play`."""
+        return self._pool.schedule(function, args=[argument], timeout=self._timeout)
+
+    def restart(self) -> None:
+        """Replaces the process, whatever state it is in."""
+        self.stop()
+        self._start()
+
+    def stop(self) -> None:
+        """Ends the process."""
+        self._pool.stop()
+        self._pool.join()
+
+    def _start(self) -> None:
+        spawn: Any = multiprocessing.get_context("spawn")  # a child of a process with threads must not be forked
+        self._pool = ProcessPool(1, initializer=_begin, initargs=self._setup, context=spawn)
+
+
+@contextmanager
+def local_workers(spec: Spec, registry: Registry, host: Host, jobs: int) -> Iterator[list[LocalWorker]]:
+    """Starts the worker processes, single-threaded and each on its own core where there are enough."""
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(dict.fromkeys(THREADS, "1"))  # before a process starts: read on import of NumPy and torch
+    with ExitStack() as stack:
+        stack.callback(_restore, before)
+        workers = []
+        for _ in range(min(spec.workers, jobs)):
+            workers.append(LocalWorker(spec, registry, host))
+            stack.callback(workers[-1].stop)
+        yield workers
+
+
+def _restore(variables: dict[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def loss(error: Exception) -> str:
+    """Returns what happened to a worker whose future raised."""
+    if isinstance(error, TimeoutError):
+        return "the worker hung: no result before the timeout"
+    if isinstance(error, ProcessExpired):
+        if error.exitcode < 0:
+            return f"the worker was killed by {signal.Signals(-error.exitcode).name}"
+        return f"the worker died with exit code {error.exitcode}"
+    return f"the worker was lost: {type(error).__name__}: {error}"
+
+
+# ---- Inside a worker process -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a worker cannot be built, as text: exceptions of other packages may not survive the way between processes."""
+
+    bad_input: bool
+    text: str
+
+
+_setup: tuple[Registry, Spec, Host]
+_worker: Worker | None = None
+_core: socket.socket | None = None
+
+
+def _begin(registry: Registry, spec: Spec, host: Host) -> None:
+    global _setup, _core
+    if shared_cores(spec.workers) is None and hasattr(os, "sched_setaffinity"):
+        _core = claim_core(cores())
+    _setup = registry, spec, host
+
+
+def _this_worker() -> Worker:
+    global _worker
+    if _worker is None:
+        _worker = Worker(*_setup)
+    return _worker
+
+
+def build(cells: list[Cell]) -> Refusal | None:
+    """Builds what the cells need; returns why that is not possible, if so."""
+    try:
+        _this_worker().build(cells)
+    except (ValueError, TypeError, SuiteUnavailable) as error:
+        return Refusal(True, str(error))
+    except (Exception, SystemExit):
+        return Refusal(False, traceback.format_exc())
+    return None
+
+
+def play(job: Job) -> EpisodeRow:
+    """Plays one episode."""
+    return _this_worker().play(job)

@@ -1,0 +1,74 @@
+"""Upgrades of a run directory's file from each older schema version to the next one.
+
+A file opened for writing is upgraded in place; one opened for reading is left as it is, and a copy in memory is
+upgraded instead. So everything above the store sees the present schema only.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import asdict
+from typing import Any
+
+from .schema import Mark, machine_digest
+
+
+def _add_success_at_end(connection: sqlite3.Connection) -> None:
+    """1 to 2."""
+    connection.execute(
+        "ALTER TABLE episodes ADD COLUMN success_at_end INTEGER CHECK (success_at_end IS NULL OR status = 'done')"
+    )
+
+
+def _add_identity_and_device(connection: sqlite3.Connection) -> None:
+    """2 to 3: typed identity and marks of a run; machine, device, precision, refusals and drafted positions of rows."""
+    runs = {number: json.loads(run) for number, run in connection.execute("SELECT id, run FROM runs")}
+    for number, run in runs.items():
+        connection.execute("UPDATE runs SET run = ? WHERE id = ?", (json.dumps(_typed(run), sort_keys=True), number))
+    hardware = {json.dumps(run["hardware"], sort_keys=True): run["hardware"] for run in runs.values()}
+    # Which of several machines measured an episode was not written down.
+    machine = machine_digest(next(iter(hardware.values()))) if len(hardware) == 1 else ""
+    device = _device(next(iter(runs.values()))) if runs else "cpu"
+    for table, column in (
+        ("episodes", "refused TEXT CHECK (refused IS NULL OR status = 'done')"),
+        ("episodes", "dtype TEXT NOT NULL DEFAULT 'float32'"),
+        ("episodes", "device TEXT NOT NULL DEFAULT 'cpu'"),
+        ("episodes", "machine TEXT NOT NULL DEFAULT ''"),
+        ("rounds", "drafted INTEGER"),
+    ):
+        connection.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
+    connection.execute("UPDATE episodes SET refused = error, error = NULL WHERE status = 'done'")
+    connection.execute("UPDATE episodes SET device = ?, machine = ?", (device, machine))
+    connection.execute("UPDATE rounds SET drafted = window WHERE accepted IS NOT NULL")
+
+
+def _typed(run: dict[str, Any]) -> dict[str, Any]:
+    """Takes what was stored as entries of the specification, and as texts, into fields of their own."""
+    spec, hardware = dict(run["spec"]), run["hardware"]
+    identity = {
+        "harness": spec.pop("harness", 0),
+        "latency": spec.pop("latency_identity", None),
+        "fingerprints": spec.pop("world", {}),
+    }
+    counters = spec.pop("must_move", {})
+    spec |= {"dtype": "float32", "device": "cpu" if _device(run) == "cpu" else "cuda"}
+    return {
+        **{name: value for name, value in run.items() if name != "hardware"},
+        "spec": spec,
+        "identity": identity,
+        "activity_counters": counters,
+        "machines": {machine_digest(hardware): hardware},
+        "marks": [asdict(Mark.parse(text)) for text in run["marks"]],
+        "suite_marks": {
+            suite: [asdict(Mark.parse(text)) for text in texts] for suite, texts in run.get("suite_marks", {}).items()
+        },
+    }
+
+
+def _device(run: dict[str, Any]) -> str:
+    accelerator = run["hardware"].get("accelerator", "CPU")
+    return "cpu" if accelerator == "CPU" else accelerator
+
+
+UPGRADES = {1: _add_success_at_end, 2: _add_identity_and_device}

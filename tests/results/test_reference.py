@@ -1,0 +1,53 @@
+"""The committed reference rows, which several older versions of the schema wrote, on today's board."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import replan.results
+from replan.results import Store
+from replan.results.leaderboard import board, to_json
+from replan.results.report import render
+
+REFERENCE = Path(replan.results.__file__).with_name("reference")
+# What the board of the commit before schema version 3 said of each directory.
+FIGURES = json.loads(Path(__file__).with_name("reference_figures.json").read_text())
+
+
+@pytest.mark.parametrize("name", [str(file.parent.relative_to(REFERENCE)) for file in REFERENCE.rglob("episodes.db")])
+def test_reference_rows_have_the_figures_that_they_had(name):
+    with Store.open(REFERENCE / name) as store:
+        rows = to_json(board([store]))
+        assert "</html>" in render([store])
+    expected = FIGURES[name]
+    assert len(rows) == len(expected)
+    for row, figures in zip(rows, expected, strict=True):
+        assert [mark["badge"] for mark in row["marks"]] == figures.pop("badges")
+        assert [mark["badge"] for mark in row["run_marks"]] == figures.pop("run_badges")
+        assert row["acceptance"]["rate_if_any"] == close(figures.pop("rate_if_any"))
+        figures["routes"] = {
+            name: {"share": share, "rounds": rounds, "durations": {**row["routes"][name]["durations"], "mean": mean}}
+            for name, (share, rounds, mean) in figures["routes"].items()
+        }
+        for field, value in figures.items():
+            assert row[field] == close(value), field
+        assert (row["dtype"], row["devices"], len(row["machines"])) == ("float32", ["cpu"], 1)
+
+
+def close(value):
+    """A comparison with figures that were written down with seven digits."""
+    if isinstance(value, dict):
+        return {name: close(each) for name, each in value.items()}
+    return pytest.approx(value, rel=1e-6) if isinstance(value, float) else value
+
+
+def test_all_reference_rows_of_a_page_can_stand_side_by_side():
+    files = sorted(REFERENCE.glob("suites/*/episodes.db"))
+    stores = [Store.open(file) for file in files]
+    try:
+        assert {row.suite for row in board(stores)} == {"conveyor", "libero_object", "libero_spatial", "robotwin"}
+    finally:
+        for store in stores:
+            store.close()
