@@ -22,6 +22,7 @@ from .demonstrations import Demonstrations
 BUILT_IN = (  # one line per suite folder
     "conveyor",
     "libero",
+    "packing",
     "robotwin",
 )
 ENTRY_POINTS = "replan.suites"
