@@ -20,6 +20,7 @@ from .checks import Check
 from .demonstrations import Demonstrations
 
 BUILT_IN = (  # one line per suite folder
+    "aloha",
     "conveyor",
     "libero",
     "packing",
