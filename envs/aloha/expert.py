@@ -12,7 +12,7 @@ import numpy as np
 from .physics import AlohaPhysics
 
 STEPS = 390  # the whole plan; an evaluation allows 400
-REACH = 0.128  # metres from the gripper's link to the point between the fingers that holds the cube; the tips are at 0.142
+REACH = 0.128  # metres from the gripper link to where the fingers hold the cube; the tips are at 0.142
 RESTING_Z = 0.02  # half a cube
 MEET = np.array([0.0, 0.5, 0.25])
 ABOVE, ASIDE = np.array([0, 0, 0.08]), np.array([-0.10, 0, 0])

@@ -56,9 +56,7 @@ class ArmEnv(CellEnv):
     _start: Start
     _physics: ConveyorPhysics
 
-    def __init__(
-        self, tasks: Sequence[str], *, speed: float | None, image_size: int, render_mode: str | None
-    ) -> None:
+    def __init__(self, tasks: Sequence[str], *, speed: float | None, image_size: int, render_mode: str | None) -> None:
         super().__init__(tasks, render_mode=render_mode)
         if speed is not None and not 0 < float(speed) <= MAX_SPEED:
             raise ValueError(f"speed must be in (0, {MAX_SPEED:g}] m/min, got {speed!r}")
@@ -85,7 +83,9 @@ class ArmEnv(CellEnv):
         self._require_start()
         return self._physics.state()
 
-    def _view(self, name: str, bin_position: tuple[float, float], grasps: tuple[tuple[float, float, float], ...]) -> View:
+    def _view(
+        self, name: str, bin_position: tuple[float, float], grasps: tuple[tuple[float, float, float], ...]
+    ) -> View:
         """Returns what the expert sees of the state where it has to bring one object to a place."""
         physics = self._physics
         return View(
