@@ -20,8 +20,10 @@ from .checks import Check
 from .demonstrations import Demonstrations
 
 BUILT_IN = (  # one line per suite folder
+    "aloha",
     "conveyor",
     "libero",
+    "packing",
     "robotwin",
 )
 ENTRY_POINTS = "replan.suites"

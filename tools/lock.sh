@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Resolves replan and its suites together, in the newest allowed releases, and cuts the result into three locks:
+# Resolves replan and its suites together, in the newest allowed releases, and cuts the result into four locks:
 #
 #   requirements.lock                what replan[dev,video] needs: one release each for Python 3.11 to 3.13
 #   envs/libero/requirements.lock    what libero needs besides replan itself, with the hashes of all its files, for
 #   envs/robotwin/requirements.lock  `replan setup`; likewise
+#   envs/aloha/requirements.lock     gym-aloha alone, of which only the scene is used
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -27,20 +28,23 @@ resolve "${main[@]}" --extra dev --extra video --constraint "$work/together" | h
 } >requirements.lock
 
 sed 's/$/ ; python_version >= "3.11"/' "$work/together" >"$work/constraints"
+alone() { # PACKAGE==VERSION...: without their requirements
+    printf '%s\n' "$@" >"$work/alone"
+    resolve "$work/alone" --python-version 3.10 --generate-hashes --no-deps
+}
+header() { echo "# Written by \`make lock\`: what \`replan setup $1\` adds to replan, each file by its hash."; }
 suite() { # NAME [PACKAGE==VERSION...]: an extra, and packages whose own requirements are left out
     local lock=envs/$1/requirements.lock mine=()
     resolve pyproject.toml --python-version 3.10 --constraint "$work/constraints" >"$work/replan"
     for name in $(names "$work/replan" | grep -vx opencv-python); do mine+=(--no-emit-package "$name"); done
     {
-        echo "# Written by \`make lock\`: what \`replan setup $1\` adds to replan, each file by its hash."
+        header "$1"
         resolve pyproject.toml --python-version 3.10 --generate-hashes --constraint "$work/constraints" --extra "$1" "${mine[@]}"
         shift
-        if [ $# -gt 0 ]; then
-            printf '%s\n' "$@" >"$work/alone"
-            resolve "$work/alone" --python-version 3.10 --generate-hashes --no-deps
-        fi
+        if [ $# -gt 0 ]; then alone "$@"; fi
     } >"$lock"
 }
 suite libero
 suite robotwin rlinf-robotwin-runtime==0.1.3 gym-aloha==0.1.5
+{ header aloha; alone gym-aloha==0.1.5; } >envs/aloha/requirements.lock
 rm -rf "$work"

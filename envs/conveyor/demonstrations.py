@@ -18,16 +18,24 @@ EXPERT_SHARE = 0.2  # of chunks that are the expert's where a policy acts, so th
 
 
 def episode(
-    env: Any, rng: np.random.Generator, seed: int, task: str, horizon: int, policy: Behaviour | None
+    env: Any,
+    rng: np.random.Generator,
+    seed: int,
+    task: str,
+    horizon: int,
+    policy: Behaviour | None,
+    *,
+    speeds: tuple[float, float] = SPEEDS,
+    longest: int = STEPS,
 ) -> Labelled:
     """Records one episode, at a random belt speed and with random latencies; see :data:`..demonstrations.Episode`."""
     clean = rng.random() < CLEAN
-    env.speed = float(rng.uniform(*SPEEDS))
+    env.speed = float(rng.uniform(*speeds))
     env.start_spread = SPREADS[0] if rng.random() < 0.5 else SPREADS[1]
     observation, _ = env.reset(seed=seed, options={"task": task})
     disturb = Disturbance(rng) if policy is None and not clean else None
     frames, steps = Labelled(), 0
-    while steps < STEPS:
+    while steps < longest:
         chunk = None
         latency = 0 if clean else rng.choice(LATENCIES)
         by_expert = policy is None or rng.random() < EXPERT_SHARE

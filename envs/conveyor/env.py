@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import mujoco
 import numpy as np
-from gymnasium import spaces
 
-from ..world import CellEnv
 from . import task as rules
-from .expert import GRASPS, SEVERAL_GRASPS, View, plan
-from .physics import CONTROL_TICKS, TICK_NS, ConveyorPhysics, model_xml
-from .suite import CAMERAS, TASKS
-
-MAX_SPEED = 60.0  # m/min; twice what the arm can follow
-_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz ")
+from .cell import ArmEnv
+from .expert import GRASPS, SEVERAL_GRASPS, plan
+from .physics import BINS, CONTROL_TICKS, TICK_NS, ConveyorPhysics, model_xml
+from .suite import TASKS
 
 
-class ConveyorSorting(CellEnv):
+class ConveyorSorting(ArmEnv):
     """Pick the named object off the belt and put it into the named bin.
 
     After the real-world task of Realtime-VLA FLASH (section 4.3). The arm is position controlled at 20 Hz on a physics
@@ -50,9 +44,6 @@ class ConveyorSorting(CellEnv):
         >>> env.close()
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
-    tick_ns = TICK_NS
-
     def __init__(
         self,
         distractor: bool = False,
@@ -60,23 +51,8 @@ class ConveyorSorting(CellEnv):
         image_size: int = 64,
         render_mode: str | None = None,
     ) -> None:
-        super().__init__(TASKS, render_mode=render_mode)
-        if speed is not None and not 0 < float(speed) <= MAX_SPEED:
-            raise ValueError(f"speed must be in (0, {MAX_SPEED:g}] m/min, got {speed!r}")
-        if not 16 <= image_size <= 240:
-            raise ValueError(f"image_size must be in 16..240 pixels, got {image_size!r}")
-        self.distractor, self.speed, self.image_size = distractor, speed, image_size
-        image = spaces.Box(0, 255, (image_size, image_size, 3), np.uint8)
-        self.observation_space = spaces.Dict(
-            {
-                **{camera: image for camera in CAMERAS},
-                "state": spaces.Box(-np.inf, np.inf, (11,), np.float32),
-                "instruction": spaces.Text(max_length=64, charset=_LETTERS),
-            }
-        )
-        self.action_space = spaces.Box(-1.0, 1.0, (7,), np.float32)
-        self.start_spread = 0.03  # metres; data collection widens it
-        self._renderers: dict[tuple[Any, ...], mujoco.Renderer] = {}
+        super().__init__(TASKS, speed=speed, image_size=image_size, render_mode=render_mode)
+        self.distractor = distractor
 
     def _begin(self, task: str, init_state: int, seed: int) -> dict[str, Any]:
         self._start = start = rules.sample(
@@ -98,72 +74,9 @@ class ConveyorSorting(CellEnv):
         self.time_ns += CONTROL_TICKS * TICK_NS
         return rules.outcome(self._physics, self._start, self.time_ns)
 
-    def _advance(self, ticks: int) -> None:
-        self._physics.advance(ticks)
-
-    def get_state(self) -> np.ndarray:
-        """Returns the full simulator state as float64, for hashing."""
-        self._require_start()
-        return self._physics.state()
-
     def expert_chunk(self, horizon: int) -> np.ndarray:
         """Returns the actions [horizon, 7] that the scripted expert would take from here; it sees the true state."""
         self._require_start()
-        physics, start = self._physics, self._start
-        view = View(
-            target_position=physics.target_position.copy(),
-            target_yaw=physics.target_yaw,
-            tool_position=physics.tool_position,
-            width=physics.width,
-            gripper=physics.gripper,
-            object_position=physics.object_position(start.target),
-            object_yaw=physics.object_yaw(start.target),
-            bin=start.bin,
-            speed=physics.speed,
-            grasps=(SEVERAL_GRASPS if self.distractor else GRASPS)[start.target],
-        )
-        return plan(view, horizon)
-
-    def _render(self) -> np.ndarray:
-        return self._render_camera("third", 480, 640)
-
-    def close(self) -> None:
-        """Frees the graphics contexts."""
-        for renderer in self._renderers.values():
-            renderer.close()
-        self._renderers.clear()
-
-    def _observe(self) -> dict[str, Any]:
-        physics, size = self._physics, self.image_size
-        yaw = physics.tool_yaw
-        state = [
-            *physics.target_position,
-            *physics.tool_position,
-            math.sin(yaw),
-            math.cos(yaw),
-            physics.width,
-            physics.gripper,
-            physics.speed,
-        ]
-        images = {camera: np.zeros((size, size, 3), np.uint8) for camera in CAMERAS}
-        if self.cameras_on:  # rendered at twice the size and averaged: cheaper than multisampling in software
-            for camera in CAMERAS:
-                fine = self._render_camera(camera, 2 * size, 2 * size).astype(np.uint16)
-                total = fine[::2, ::2] + fine[1::2, ::2] + fine[::2, 1::2] + fine[1::2, 1::2]
-                images[camera] = ((total + 2) // 4).astype(np.uint8)
-        return {**images, "state": np.array(state, np.float32), "instruction": self._start.instruction}
-
-    def _render_camera(self, camera: str, height: int, width: int) -> np.ndarray:
-        model, start = self._physics.model, self._start
-        # The model is shared by all environments of the process, so its lights are set whenever it is rendered.
-        model.vis.headlight.ambient[:], model.vis.headlight.diffuse[:] = start.headlight
-        model.light("lamp").diffuse[:] = start.lamp
-        key = (id(model), height, width)
-        if key not in self._renderers:
-            renderer = mujoco.Renderer(model, height, width)
-            renderer.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = 0
-            renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
-            self._renderers[key] = renderer
-        renderer = self._renderers[key]
-        renderer.update_scene(self._physics.data, camera)
-        return renderer.render().copy()
+        start = self._start
+        grasps = (SEVERAL_GRASPS if self.distractor else GRASPS)[start.target]
+        return plan(self._view(start.target, BINS[start.bin], grasps), horizon)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .physics import BELT_TOP, BIN_HALF, BINS, ROTATION, TRANSLATION
+from .physics import BELT_TOP, BIN_HALF, ROTATION, TRANSLATION
 
 CONTROL_S = 0.05
 SERVO_LAG_S = 0.048  # the tool follows its target this late
@@ -31,7 +31,7 @@ SEVERAL_GRASPS = {
 
 @dataclass(frozen=True)
 class View:
-    """What the expert may see: positions [3] in metres, yaws in radians, speed in m/s."""
+    """What the expert may see: positions [3] and the bin's [2] in metres, yaws in radians, speed in m/s."""
 
     target_position: np.ndarray
     target_yaw: float
@@ -40,30 +40,30 @@ class View:
     gripper: float
     object_position: np.ndarray
     object_yaw: float
-    bin: str
+    bin: tuple[float, float]
     speed: float
     grasps: tuple[tuple[float, float, float], ...]
 
 
 def plan(view: View, horizon: int) -> np.ndarray:
     """Returns the chunk [horizon, 7] that the expert would execute from here, as the environment takes it."""
-    mind = _MentalModel(view)
+    mind = MentalModel(view)
     return np.stack([mind.step() for _ in range(horizon)])
 
 
-def _wrap(angle: float) -> float:
+def wrap(angle: float) -> float:
     """Wraps to [-pi/2, pi/2): the two fingers are interchangeable."""
     return (angle + np.pi / 2) % np.pi - np.pi / 2
 
 
-class _MentalModel:
-    """The state, predicted one control step at a time."""
+class MentalModel:
+    """The state, predicted one control step at a time, and what the expert does in it."""
 
     def __init__(self, view: View) -> None:
         self.tool, self.yaw = view.target_position.copy(), view.target_yaw
         self.object, self.object_yaw = view.object_position.copy(), view.object_yaw
         self.width, self.speed = view.width, view.speed
-        self.bin = np.array(BINS[view.bin])
+        self.bin = np.array(view.bin)
         axis = np.array([np.cos(self.object_yaw), np.sin(self.object_yaw)])
         # The nearest grasp: approaching one makes it the nearest, so the choice sticks without memory.
         offset, self.height, grip_width = min(
@@ -74,16 +74,15 @@ class _MentalModel:
         near, closed = bool(np.linalg.norm(gap) < 0.045), view.gripper > 0
         self.held = near and closed and self.width < self.held_width
         self.closing = near and closed and not self.held
-        inside = bool(np.all(np.abs(self.object[:2] - self.bin) < BIN_HALF))
-        self.done = inside and self.object[2] < 0.09
+        self.done = self._delivered()
         self.moving = abs(self.object[2] - BELT_TOP) < 0.02 and not self.held
 
     def step(self) -> np.ndarray:
-        turn = 0.0
+        """Returns the action [7] of one control step, and predicts the state after it."""
         if self.done:
-            goal, gripper = np.array([*self.tool[:2], max(self.tool[2], CARRY_Z)]), -1.0
+            goal, gripper, turn = self._leave()
         elif self.held:
-            goal, gripper = self._carry()
+            goal, gripper, turn = self._carry()
         else:
             goal, gripper, turn = self._approach()
         move = goal - self.tool
@@ -103,7 +102,14 @@ class _MentalModel:
             self.object = self.object + np.array([0.0, self.speed * CONTROL_S, 0.0])
         return action
 
-    def _carry(self) -> tuple[np.ndarray, float]:
+    def _delivered(self) -> bool:
+        inside = bool(np.all(np.abs(self.object[:2] - self.bin) < BIN_HALF))
+        return inside and bool(self.object[2] < 0.09)
+
+    def _leave(self) -> tuple[np.ndarray, float, float]:
+        return np.array([*self.tool[:2], max(self.tool[2], CARRY_Z)]), -1.0, 0.0
+
+    def _carry(self) -> tuple[np.ndarray, float, float]:
         """Up, then over the bin, braking: a release at speed throws the object past the bin."""
         goal = np.array([*self.tool[:2], CARRY_Z])
         to_bin = self.bin - (self.tool[:2] - self.offset)
@@ -115,15 +121,15 @@ class _MentalModel:
             goal[1] += self.speed * CONTROL_S  # leave the belt without dragging
         if distance < 0.02 and self.tool[2] > 0.20:
             self.held, self.done = False, True
-            return self.tool.copy(), -1.0
-        return goal, 1.0
+            return self.tool.copy(), -1.0, 0.0
+        return goal, 1.0, 0.0
 
     def _approach(self) -> tuple[np.ndarray, float, float]:
         """Over the object's future position, down once aligned, then close while moving along."""
         travel = np.array([0.0, self.speed])
         aligned = self.object[:2] + self.offset + travel * SERVO_LAG_S  # where the target has to be now
         future = aligned + travel * CONTROL_S
-        turn, floor = _wrap(self.object_yaw - self.yaw), BELT_TOP + self.height
+        turn, floor = wrap(self.object_yaw - self.yaw), BELT_TOP + self.height
         error = float(np.linalg.norm(aligned - self.tool[:2]))
         if self.closing:
             self.width -= CLOSING_PER_STEP

@@ -104,11 +104,12 @@ def _arm_xml() -> str:
     </body></body></body></body></body></body></body></body>"""
 
 
-def _object_xml(name: str) -> str:
+def object_xml(name: str, shapes: Sequence[tuple]) -> str:
+    """Returns a free body on the belt, made of boxes (half sizes, position, colour, mass)."""
     geoms = "".join(
         f'<geom class="object" size="{" ".join(map(str, size))}" pos="{" ".join(map(str, pos))}" '
         f'rgba="{" ".join(map(str, colour))} 1" mass="{mass}"/>'
-        for size, pos, colour, mass in OBJECT_GEOMS[name]
+        for size, pos, colour, mass in shapes
     )
     return f'<body name="{name}" pos="{BELT_X} -.5 {BELT_TOP + 0.002}"><freejoint name="{name}_free"/>{geoms}</body>'
 
@@ -135,6 +136,11 @@ def model_xml(objects: tuple[str, ...]) -> str:
     Args:
         objects: Names out of ``OBJECT_GEOMS`` that lie on the belt.
     """
+    return scene_xml("".join(map(_bin_xml, BINS)), "".join(object_xml(name, OBJECT_GEOMS[name]) for name in objects))
+
+
+def scene_xml(fixtures: str, objects: str) -> str:
+    """Returns the arm next to the belt as MJCF, with other bodies before and after the arm's."""
     servos = "".join(
         f'<position joint="j{i}" kp="{6000 if i < 4 else 1500}" dampratio="1" '
         f'forcerange="-{300 if i < 4 else 80} {300 if i < 4 else 80}"/>'
@@ -173,16 +179,16 @@ def model_xml(objects: tuple[str, ...]) -> str:
         <geom class="static" type="box" size="{BELT_WIDTH / 2} 2 .01" pos="0 0 {BELT_TOP - 0.01}" rgba=".16 .20 .18 1"
           friction="1 .01 .001"/></body>
       <geom class="block" type="box" size="{BELT_WIDTH / 2 + 0.015} 1.5 .04" pos="{BELT_X} 0 .045" rgba=".4 .4 .42 1"/>
-      {"".join(map(_bin_xml, BINS))}{_arm_xml()}{"".join(map(_object_xml, objects))}
+      {fixtures}{_arm_xml()}{objects}
     </worldbody>
     <actuator>{servos}{fingers}</actuator></mujoco>"""
 
 
 @functools.lru_cache(maxsize=8)
-def build_model(objects: tuple[str, ...]) -> mujoco.MjModel:
-    """Compiles :func:`model_xml` with the meshes of the installed robosuite. The model is shared: do not change it."""
+def build_model(xml: str) -> mujoco.MjModel:
+    """Compiles a scene with the meshes of the installed robosuite. The model is shared: do not change it."""
     meshes = {f"{name}.stl": (mesh_folder() / f"{name}.stl").read_bytes() for name in _MESHES}
-    return mujoco.MjModel.from_xml_string(model_xml(objects), meshes)
+    return mujoco.MjModel.from_xml_string(xml, meshes)
 
 
 def rotation_z(angle: float) -> np.ndarray:
@@ -217,6 +223,7 @@ class ConveyorPhysics:
         tool: Initial tool position in metres.
         tool_yaw: Initial tool yaw in radians.
         poses: Object name to (x, y, yaw) on the belt.
+        xml: Another scene with this arm, belt and these objects, from :func:`scene_xml`.
     """
 
     def __init__(
@@ -226,9 +233,10 @@ class ConveyorPhysics:
         tool: Sequence[float] | np.ndarray,
         tool_yaw: float,
         poses: dict[str, tuple[float, float, float]],
+        xml: str | None = None,
     ) -> None:
         """Places everything, and lets the objects settle for 10 ms."""
-        self.model = build_model(objects)
+        self.model = build_model(xml or model_xml(objects))
         self.data = mujoco.MjData(self.model)
         self._scratch = mujoco.MjData(self.model)  # kinematics for the solver, apart from the simulation
         self.speed = speed

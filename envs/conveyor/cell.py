@@ -1,0 +1,146 @@
+"""What the environments of the conveyor's arm share: spaces, settings, images, time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import mujoco
+import numpy as np
+from gymnasium import spaces
+
+from ..world import CellEnv
+from .expert import View
+from .physics import TICK_NS, ConveyorPhysics
+from .suite import CAMERAS
+
+MAX_SPEED = 60.0  # m/min; twice what the arm can follow
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz ")
+
+
+class Start(Protocol):
+    """What a sampled initial state has to say about the view and the instruction."""
+
+    @property
+    def headlight(self) -> tuple[float, float]:
+        """Ambient and diffuse intensity of the camera light."""
+        ...
+
+    @property
+    def lamp(self) -> tuple[float, float, float]:
+        """Diffuse colour of the lamp."""
+        ...
+
+    @property
+    def instruction(self) -> str:
+        """What the policy is told."""
+        ...
+
+
+class ArmEnv(CellEnv):
+    """The arm next to the belt, without a task. ``_begin`` sets ``_start`` and ``_physics``.
+
+    Args:
+        tasks: Names of the tasks.
+        speed: Belt speed in m/min; None samples it with the cell.
+        image_size: Side of both images in pixels.
+        render_mode: ``rgb_array``, or None.
+
+    Raises:
+        ValueError: The speed, image size or render mode is out of range.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
+    tick_ns = TICK_NS
+    _start: Start
+    _physics: ConveyorPhysics
+
+    def __init__(self, tasks: Sequence[str], *, speed: float | None, image_size: int, render_mode: str | None) -> None:
+        super().__init__(tasks, render_mode=render_mode)
+        if speed is not None and not 0 < float(speed) <= MAX_SPEED:
+            raise ValueError(f"speed must be in (0, {MAX_SPEED:g}] m/min, got {speed!r}")
+        if not 16 <= image_size <= 240:
+            raise ValueError(f"image_size must be in 16..240 pixels, got {image_size!r}")
+        self.speed, self.image_size = speed, image_size
+        image = spaces.Box(0, 255, (image_size, image_size, 3), np.uint8)
+        self.observation_space = spaces.Dict(
+            {
+                **{camera: image for camera in CAMERAS},
+                "state": spaces.Box(-np.inf, np.inf, (11,), np.float32),
+                "instruction": spaces.Text(max_length=64, charset=_LETTERS),
+            }
+        )
+        self.action_space = spaces.Box(-1.0, 1.0, (7,), np.float32)
+        self.start_spread = 0.03  # metres; data collection widens it
+        self._renderers: dict[tuple[Any, ...], mujoco.Renderer] = {}
+
+    def _advance(self, ticks: int) -> None:
+        self._physics.advance(ticks)
+
+    def get_state(self) -> np.ndarray:
+        """Returns the full simulator state as float64, for hashing."""
+        self._require_start()
+        return self._physics.state()
+
+    def _view(
+        self, name: str, bin_position: tuple[float, float], grasps: tuple[tuple[float, float, float], ...]
+    ) -> View:
+        """Returns what the expert sees of the state where it has to bring one object to a place."""
+        physics = self._physics
+        return View(
+            target_position=physics.target_position.copy(),
+            target_yaw=physics.target_yaw,
+            tool_position=physics.tool_position,
+            width=physics.width,
+            gripper=physics.gripper,
+            object_position=physics.object_position(name),
+            object_yaw=physics.object_yaw(name),
+            bin=bin_position,
+            speed=physics.speed,
+            grasps=grasps,
+        )
+
+    def _render(self) -> np.ndarray:
+        return self._render_camera("third", 480, 640)
+
+    def close(self) -> None:
+        """Frees the graphics contexts."""
+        for renderer in self._renderers.values():
+            renderer.close()
+        self._renderers.clear()
+
+    def _observe(self) -> dict[str, Any]:
+        physics, size = self._physics, self.image_size
+        yaw = physics.tool_yaw
+        state = [
+            *physics.target_position,
+            *physics.tool_position,
+            math.sin(yaw),
+            math.cos(yaw),
+            physics.width,
+            physics.gripper,
+            physics.speed,
+        ]
+        images = {camera: np.zeros((size, size, 3), np.uint8) for camera in CAMERAS}
+        if self.cameras_on:  # rendered at twice the size and averaged: cheaper than multisampling in software
+            for camera in CAMERAS:
+                fine = self._render_camera(camera, 2 * size, 2 * size).astype(np.uint16)
+                total = fine[::2, ::2] + fine[1::2, ::2] + fine[::2, 1::2] + fine[1::2, 1::2]
+                images[camera] = ((total + 2) // 4).astype(np.uint8)
+        return {**images, "state": np.array(state, np.float32), "instruction": self._start.instruction}
+
+    def _render_camera(self, camera: str, height: int, width: int) -> np.ndarray:
+        model, start = self._physics.model, self._start
+        # The model is shared by all environments of the process, so its lights are set whenever it is rendered.
+        model.vis.headlight.ambient[:], model.vis.headlight.diffuse[:] = start.headlight
+        model.light("lamp").diffuse[:] = start.lamp
+        key = (id(model), height, width)
+        if key not in self._renderers:
+            renderer = mujoco.Renderer(model, height, width)
+            renderer.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = 0
+            renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
+            self._renderers[key] = renderer
+        renderer = self._renderers[key]
+        renderer.update_scene(self._physics.data, camera)
+        return renderer.render().copy()

@@ -1,0 +1,129 @@
+"""What is asked for and how it is judged: the sample of a cell, the instruction, the outcome.
+
+Everything is sampled from (seed, task, init_state) before the first action, with one random stream per concern, so
+every method and every latency sees the same belt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..conveyor.physics import BELT_TOP, BELT_WIDTH, BELT_X, TOOL_HOME
+from .physics import FLOOR, PARTS, PackingPhysics
+from .suite import TASKS
+
+SPEEDS = (3.0, 6.0)  # m/min, sampled uniformly unless fixed; at 8 a part is often gone before its turn
+TIME_LIMIT_NS = 20_000_000_000
+REACH_Y = 0.50  # a part further down the belt than this is lost
+RESTING = 0.05  # m/s
+SUCCESS_RULE = "all parts rest (< 0.05 m/s) in their slots of the tray, released, placed in the order named"
+
+_STREAMS = ("parts", "queue", "lighting", "tool", "speed")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One initial state.
+
+    Attributes:
+        order: Parts in the order in which they are to be placed.
+        speed: Belt speed in m/min.
+        poses: Part to (x, y, yaw) on the belt, in metres and radians.
+        tool: Initial tool position in metres.
+        tool_yaw: Initial tool yaw in radians.
+        headlight: Ambient and diffuse intensity of the camera light.
+        lamp: Diffuse colour of the lamp.
+    """
+
+    order: tuple[str, ...]
+    speed: float
+    poses: dict[str, tuple[float, float, float]]
+    tool: tuple[float, float, float]
+    tool_yaw: float
+    headlight: tuple[float, float]
+    lamp: tuple[float, float, float]
+
+    @property
+    def instruction(self) -> str:
+        """What the policy is told."""
+        return "pack the " + " then the ".join(self.order)
+
+
+def sample(task: str, seed: int, init_state: int, *, speed: float | None, spread: float = 0.03) -> Sample:
+    """Samples an initial state.
+
+    The parts lie on the belt in an order of their own, whatever the order named is.
+
+    Args:
+        task: One of ``TASKS``.
+        seed: Seed of the run.
+        init_state: Index of the initial state under that seed.
+        speed: Belt speed in m/min, or None to sample it.
+        spread: Half range of the tool's start offset in metres.
+    """
+    cell = (seed, init_state, TASKS.index(task))
+    rng = {name: np.random.default_rng([*cell, number]) for number, name in enumerate(_STREAMS)}
+    queue = [PARTS[number] for number in rng["queue"].permutation(len(PARTS))]
+    poses, y = {}, float(rng["queue"].uniform(-0.22, -0.16))
+    for part in queue:
+        x, yaw = BELT_X + rng["parts"].uniform(-0.05, 0.05), rng["parts"].uniform(-0.6, 0.6)
+        poses[part] = (float(x), y, float(yaw))
+        y -= float(rng["queue"].uniform(0.14, 0.17))
+    light = rng["lighting"]
+    return Sample(
+        order=tuple(task.split("-")),
+        speed=float(rng["speed"].uniform(*SPEEDS)) if speed is None else float(speed),
+        poses=poses,
+        tool=_triple(TOOL_HOME + rng["tool"].uniform(-spread, spread, 3)),
+        tool_yaw=float(rng["tool"].uniform(-0.15, 0.15)),
+        headlight=(float(light.uniform(0.35, 0.50)), float(light.uniform(0.40, 0.55))),
+        lamp=_triple(light.uniform(0.15, 0.40) * (1 + light.uniform(-0.1, 0.1, 3))),
+    )
+
+
+def newly_placed(physics: PackingPhysics, placed: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the parts that rest in the tray, released, and are not among those placed before."""
+    return tuple(
+        part
+        for part in PARTS
+        if part not in placed
+        and physics.slot_of(part) is not None
+        and physics.released()
+        and physics.object_speed(part) < RESTING
+    )
+
+
+def outcome(physics: PackingPhysics, order: tuple[str, ...], placed: tuple[str, ...], time_ns: int) -> str | None:
+    """Returns how the episode has ended, or None while it goes on.
+
+    Args:
+        physics: The cell after a control step.
+        order: Parts in the order in which they are to be placed.
+        placed: Parts in the order in which they came to rest in the tray.
+        time_ns: Simulated time since the start.
+
+    Returns:
+        ``success``; ``order`` (a part was placed before its turn); ``slot`` (a placed part is not in its own slot);
+        ``lost`` (left the reach on the belt, or fell); ``time``; or None.
+    """
+    if placed != order[: len(placed)]:
+        return "order"
+    if any(physics.slot_of(part) != part for part in placed):
+        return "slot"
+    if placed == order:
+        return "success"
+    if any(_lost(physics.object_position(part)) for part in order):
+        return "lost"
+    return "time" if time_ns >= TIME_LIMIT_NS else None
+
+
+def _lost(position: np.ndarray) -> bool:
+    on_belt = position[2] < BELT_TOP + 0.03 and abs(position[0] - BELT_X) < BELT_WIDTH / 2 + 0.03
+    return bool(position[2] < FLOOR - 0.03 or (on_belt and position[1] > REACH_Y))
+
+
+def _triple(values: np.ndarray) -> tuple[float, float, float]:
+    x, y, z = values.tolist()
+    return x, y, z

@@ -1,0 +1,206 @@
+"""Conveyor packing: three parts, one order, and a tray that shows who placed what when."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import subprocess
+import sys
+
+import gymnasium
+import mujoco
+import numpy as np
+import pytest
+from replan.envs import SUITES
+from replan.envs.check import check_suite
+from replan.envs.conveyor import physics as conveyor
+from replan.envs.packing import task
+from replan.envs.packing.physics import FLOOR, PARTS, SLOTS, PackingPhysics
+
+CELL = {"task": "screw-leg-top", "init_state": 5}
+ORDER = ("leg", "top", "screw")
+
+
+@pytest.fixture
+def make():
+    made = []
+
+    def build(**settings):
+        made.append(gymnasium.make("replan/ConveyorPacking-v0", **settings).unwrapped)
+        made[-1].cameras_on = False
+        return made[-1]
+
+    yield build
+    for env in made:
+        env.close()
+
+
+def run_expert(env, task_name, init_state, *, seed=77, window=1):
+    env.reset(seed=seed, options={"task": task_name, "init_state": init_state})
+    while True:
+        for action in env.expert_chunk(window):
+            *_, terminated, truncated, info = env.step(action.astype(np.float32))
+            if terminated or truncated:
+                return info["outcome"]
+
+
+def cell(placed_at):
+    """A cell in which parts lie still at given places, and the others are on the belt; the gripper is far and open."""
+    belt = {part: (conveyor.BELT_X, -0.2 - 0.15 * number, 0.0) for number, part in enumerate(PARTS)}
+    world = PackingPhysics(0.05, tuple(conveyor.TOOL_HOME), 0.0, belt)
+    for part, place in placed_at.items():
+        start, speed = world._object_q[part], world._object_v[part]
+        world.data.qpos[start : start + 7] = [*place, 1, 0, 0, 0]
+        world.data.qvel[speed : speed + 6] = 0
+    mujoco.mj_forward(world.model, world.data)
+    world.advance(50)
+    return world
+
+
+def in_slot(part, above=0.001):
+    return (*SLOTS[part], FLOOR + above)
+
+
+def test_the_suite_keeps_the_contract():
+    check_suite(SUITES["packing"])
+
+
+def test_the_expert_packs_every_order_at_slow_and_fast_belts(make):
+    for speed in (3.0, 6.0):
+        env = make(speed=speed)
+        assert [run_expert(env, name, i) for i, name in enumerate(task.TASKS)] == ["success"] * 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("speed", [3.0, 4.5, 6.0])
+def test_the_experts_rate_over_100_cells(make, speed):
+    env = make(speed=speed)
+    assert [run_expert(env, task.TASKS[i % 6], i) for i in range(100)].count("success") >= 95
+
+
+def test_executing_ten_actions_of_a_chunk_still_packs_slow_belts(make):
+    env = make(speed=3.0)
+    assert [run_expert(env, task.TASKS[i % 6], i, window=10) for i in range(6)].count("success") >= 5
+
+
+@pytest.mark.parametrize(("order", "placed"), [(("top", "leg", "screw"), 1), (("leg", "screw", "top"), 2)])
+def test_the_right_parts_in_another_order_are_a_failure(make, order, placed):
+    env, info = make(speed=4.0), {}
+    env.reset(seed=0, options={"task": "leg-top-screw", "init_state": 0})
+    named = env._start
+    while "outcome" not in info:
+        env._start = dataclasses.replace(named, order=order)  # the expert follows another order
+        action = env.expert_chunk(1)[0]
+        env._start = named
+        *_, info = env.step(action)
+    assert (info["outcome"], env._placed) == ("order", order[:placed])
+
+
+def test_doing_nothing_loses_a_part_on_a_fast_belt_and_runs_out_of_time_on_a_slow_one(make):
+    outcomes = {}
+    for speed in (6.0, 1.0):
+        env, info = make(speed=speed), {}
+        env.reset(seed=0, options=CELL)
+        while "outcome" not in info:
+            *_, reward, terminated, truncated, info = env.step(np.array([0, 0, 0, 0, 0, 0, -1], np.float32))
+        outcomes[info["outcome"]] = info["success"], reward, terminated, truncated
+    assert outcomes == {"lost": (False, 0.0, True, False), "time": (False, 0.0, False, True)}
+
+
+def test_parts_at_rest_in_their_slots_are_success_only_in_the_order_named():
+    world = cell({part: in_slot(part) for part in PARTS})
+    assert set(task.newly_placed(world, ())) == set(PARTS)
+    assert task.outcome(world, ORDER, ORDER, 0) == "success"
+    for placed in (("top", "leg", "screw"), ("leg", "screw", "top"), ("screw",)):
+        assert task.outcome(world, ORDER, placed, 0) == "order"
+    assert task.outcome(world, ORDER, ORDER[:2], 0) is None
+
+
+def test_a_part_in_another_parts_slot_is_a_failure():
+    world = cell({"leg": in_slot("top")})
+    assert task.newly_placed(world, ()) == ("leg",)
+    assert task.outcome(world, ORDER, ("leg",), 0) == "slot"
+
+
+def test_a_placed_part_that_was_pushed_out_is_no_success():
+    world = cell({"leg": in_slot("leg"), "top": in_slot("top"), "screw": (0.24, 0.33 - 0.30, FLOOR)})
+    assert task.outcome(world, ORDER, ORDER, 0) == "slot"
+
+
+@pytest.mark.parametrize("planted", ["held", "moving", "closed"])
+def test_a_part_is_not_placed_while_it_is_held_up_moves_or_the_gripper_is_closed(planted):
+    world = cell({"leg": in_slot("leg")})
+    assert task.newly_placed(world, ()) == ("leg",)
+    if planted == "held":
+        start = world._object_q["leg"]
+        world.data.qpos[start : start + 3] = in_slot("leg", 0.10)
+    if planted == "moving":
+        world.data.qvel[world._object_v["leg"]] = 0.1
+    if planted == "closed":
+        world.gripper = 1.0
+    assert task.newly_placed(world, ()) == ()
+
+
+def test_a_part_that_rode_out_of_reach_or_fell_is_lost():
+    ridden = cell({"screw": (conveyor.BELT_X, 0.51, conveyor.BELT_TOP + 0.001)})
+    fallen = cell({"screw": (0.9, 0.0, 0.001)})
+    assert task.outcome(ridden, ORDER, (), 0) == task.outcome(fallen, ORDER, (), 0) == "lost"
+    assert task.outcome(cell({}), ORDER, (), 0) is None
+    assert task.outcome(cell({}), ORDER, (), task.TIME_LIMIT_NS) == "time"
+
+
+def test_the_queue_on_the_belt_does_not_tell_the_order_named():
+    queues = set()
+    for init_state in range(60):
+        start = task.sample("leg-top-screw", 0, init_state, speed=None)
+        assert start.order == ORDER and start.instruction == "pack the leg then the top then the screw"
+        queues.add(tuple(sorted(PARTS, key=lambda part: -start.poses[part][1])))
+    assert len(queues) == 6
+
+
+def test_fixing_the_speed_changes_nothing_else_that_is_sampled():
+    free, fixed = (task.sample("top-leg-screw", 3, 4, speed=speed) for speed in (None, 7.0))
+    assert (fixed.poses, fixed.headlight, fixed.tool_yaw) == (free.poses, free.headlight, free.tool_yaw)
+    assert fixed.speed == 7.0 != free.speed
+
+
+def test_the_state_tells_which_parts_were_placed(make):
+    env = make(speed=4.0)
+    env.reset(seed=0, options={"task": "leg-top-screw", "init_state": 0})
+    assert env.get_state()[-3:].tolist() == [-1, -1, -1]
+    while not env._placed:
+        env.step(env.expert_chunk(1)[0])
+    assert env.get_state()[-3:].tolist() == [0, -1, -1]
+
+
+def test_all_parts_and_the_tray_are_visible(make):
+    env = make(speed=4.0, render_mode="rgb_array")
+    env.cameras_on = True
+    observation, _ = env.reset(seed=0, options=CELL)
+    red, green, blue = np.moveaxis(env.render().astype(int), 2, 0)
+    assert ((red > green + 60) & (green > blue + 20)).sum() > 500  # leg and its slot
+    assert ((green > red + 60) & (green > blue + 40)).sum() > 300  # screw and its slot
+    assert (np.minimum(np.minimum(red, green), blue) > 200).sum() > 50  # top
+    assert observation["third"].std() > 20 and observation["wrist"].std() > 20
+
+
+def test_the_first_observation_is_the_same_in_another_process(make):
+    env = make(speed=4.0)
+    run_expert(env, "leg-top-screw", 1)
+    env.cameras_on = True
+    observation, _ = env.reset(seed=0, options=CELL)
+    code = f"""
+import gymnasium, hashlib, replan.envs
+env = gymnasium.make("replan/ConveyorPacking-v0", speed=4.0)
+observation, _ = env.reset(seed=0, options={CELL!r})
+print(hashlib.sha256(b"".join(observation[key].tobytes() for key in ("third", "wrist", "state"))).hexdigest())
+env.close()
+"""
+    here = hashlib.sha256(b"".join(observation[key].tobytes() for key in ("third", "wrist", "state"))).hexdigest()
+    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert there == [here]
+
+
+def test_the_conveyors_scene_is_not_changed_by_the_packing_scene():
+    digest = hashlib.sha256(conveyor.model_xml(("brush", "dog")).encode()).hexdigest()[:16]
+    assert digest == "7f0759ebdcaab171"
