@@ -132,7 +132,7 @@ print(json.dumps(seen))
 
 
 @pytest.mark.slow
-def test_pictures_states_and_physics_are_upstreams_to_the_bit(world):
+def test_images_states_and_physics_are_upstreams_to_the_bit(world):
     wanted = cell("libero_spatial", 4, 11)
     actions = np.concatenate([np.tile(STAY, (10, 1)), MIXED]).astype(np.float64).tolist()
     theirs = elsewhere(UPSTREAM, wanted["task"], json.dumps(actions))[9:]
@@ -158,7 +158,7 @@ def magenta(image):
 
 
 @pytest.mark.parametrize(("camera", "distance"), [("agentview", 0.5), ("wrist", 0.2)])
-def test_pictures_are_upright_and_not_mirrored(world, camera, distance):
+def test_images_are_upright_and_not_mirrored(world, camera, distance):
     env = world("libero_object")
     env.reset(seed=0, options=cell("libero_object", 1))
     simulator = env.unwrapped._simulator
@@ -182,7 +182,7 @@ def test_pictures_are_upright_and_not_mirrored(world, camera, distance):
         assert up[2] > 0.5
 
 
-def test_drawing_only_what_is_looked_at_changes_neither_pictures_nor_physics(world):
+def test_rendering_only_what_is_read_changes_neither_images_nor_physics(world):
     env = world("libero_goal")
     runs = []
     for lazy in (False, True):
@@ -195,7 +195,7 @@ def test_drawing_only_what_is_looked_at_changes_neither_pictures_nor_physics(wor
     assert runs[0][0] == runs[1][0] and np.array_equal(runs[0][1], runs[1][1])
 
 
-def test_two_environments_of_a_process_do_not_draw_into_each_others_pictures(world):
+def test_two_environments_of_a_process_do_not_render_into_each_others_images(world):
     env = world("libero_goal")
     options = cell("libero_goal", 2, 4)
     env.reset(seed=1, options=options)

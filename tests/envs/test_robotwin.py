@@ -87,7 +87,7 @@ def test_a_cell_looks_the_same_whatever_came_before_it_and_in_another_process(en
     assert run.stdout.split()[-1:] == [first], run.stderr
 
 
-def test_pictures_show_the_scene_only_if_somebody_looks(env):
+def test_images_show_the_scene_only_if_requested(env):
     env.cameras_on = True
     seen, _ = start(env)
     for camera in CAMERAS:
@@ -98,7 +98,7 @@ def test_pictures_show_the_scene_only_if_somebody_looks(env):
     np.testing.assert_array_equal(seen["state"], unseen["state"])
 
 
-def test_drawing_does_not_move_the_world(env):
+def test_rendering_does_not_move_the_world(env):
     states = []
     for drawn in (True, False):
         observation, _ = start(env)
@@ -205,7 +205,7 @@ def test_targets_beyond_the_joints_are_clipped(env):
     np.testing.assert_allclose(observation["state"], env.action_space.high, atol=1e-6)
 
 
-def test_the_sentence_depends_on_the_seed_and_on_its_kind():
+def test_the_instruction_depends_on_the_seed_and_on_its_kind():
     seen, unseen = (gymnasium.make("replan/RoboTwin-v0", instructions=kind).unwrapped for kind in ("seen", "unseen"))
     said = {}
     for kind, env in (("seen", seen), ("unseen", unseen)):

@@ -155,7 +155,7 @@ def test_an_error_of_the_watcher_stops_the_demonstration_and_nothing_else(env):
     assert env.time_ns == before + 5 * env.tick_ns
 
 
-def test_a_simulator_that_dies_is_told_and_started_again(env):
+def test_a_simulator_that_dies_is_reported_and_started_again(env):
     first, _ = start(env)
     os.kill(env._world._process.pid, signal.SIGKILL)
     with pytest.raises(SimulatorError, match="signal 9"):
@@ -203,21 +203,21 @@ def test_without_a_folder_it_says_how_to_name_one(monkeypatch):
         make()
 
 
-def test_a_checkout_without_assets_is_told(tmp_path):
+def test_a_checkout_without_assets_is_reported(tmp_path):
     (tmp_path / "envs").mkdir()
     (tmp_path / "envs" / "_base_task.py").touch()
     with pytest.raises(SuiteUnavailable, match="has no folder objects"):
         make(root=str(tmp_path))
 
 
-def test_an_unknown_configuration_is_told(checkout):
+def test_an_unknown_configuration_is_reported(checkout):
     with pytest.raises(ValueError, match="demo_dirty"):
         make(root=str(checkout), config="demo_dirty")
     with pytest.raises(ValueError, match="guess"):
         make(root=str(checkout), planner="guess")
 
 
-def test_an_interpreter_without_upstreams_packages_is_told(checkout, tmp_path, monkeypatch):
+def test_an_interpreter_without_upstreams_packages_is_reported(checkout, tmp_path, monkeypatch):
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')  # no site-packages
     bare.chmod(0o755)

@@ -178,7 +178,7 @@ def test_the_driver_that_the_user_names_goes_first(tmp_path, monkeypatch):
     assert environment[vulkan.LOADER_VARIABLE] == "mine.json"
 
 
-def test_a_driver_that_is_none_is_told(tmp_path):
+def test_a_driver_that_is_none_is_reported(tmp_path):
     pytest.importorskip("sapien", reason="SAPIEN is not installed; run `replan setup robotwin`")
     broken = tmp_path / "broken.json"
     broken.write_text(json.dumps({"file_format_version": "1.0.0", "ICD": {"library_path": "none.so"}}))
