@@ -39,7 +39,7 @@ def episode(
         if terminated or truncated:
             env.cameras_on = True
             return Labelled(success=bool(info["success"]))
-    plan, frames = env.expert_plan(), Labelled()
+    plan, frames, info = env.expert_plan(), Labelled(), {"success": False}
     labels = np.concatenate([plan, np.repeat(plan[-1:], horizon, axis=0)])  # the arms stay where the plan ends
     for step, action in enumerate(plan):
         if step % STRIDE == 0:

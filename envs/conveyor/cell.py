@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import mujoco
 import numpy as np
@@ -34,11 +34,15 @@ class Start(Protocol):
 
     @property
     def instruction(self) -> str:
-        """What the policy is told."""
+        """Instruction for the policy."""
         ...
 
 
-class ArmEnv(CellEnv):
+StartT = TypeVar("StartT", bound=Start)
+PhysicsT = TypeVar("PhysicsT", bound=ConveyorPhysics)
+
+
+class ArmEnv(CellEnv, Generic[StartT, PhysicsT]):
     """The arm next to the belt, without a task. ``_begin`` sets ``_start`` and ``_physics``.
 
     Args:
@@ -53,8 +57,8 @@ class ArmEnv(CellEnv):
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
     tick_ns = TICK_NS
-    _start: Start
-    _physics: ConveyorPhysics
+    _start: StartT
+    _physics: PhysicsT
 
     def __init__(self, tasks: Sequence[str], *, speed: float | None, image_size: int, render_mode: str | None) -> None:
         super().__init__(tasks, render_mode=render_mode)

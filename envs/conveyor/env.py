@@ -13,7 +13,7 @@ from .physics import BINS, CONTROL_TICKS, TICK_NS, ConveyorPhysics, model_xml
 from .suite import TASKS
 
 
-class ConveyorSorting(ArmEnv):
+class ConveyorSorting(ArmEnv[rules.Draw, ConveyorPhysics]):
     """Pick the named object off the belt and put it into the named bin.
 
     After the real-world task of Realtime-VLA FLASH (section 4.3). The arm is position controlled at 20 Hz on a physics

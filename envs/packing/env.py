@@ -15,7 +15,7 @@ from .physics import SLOTS, PackingPhysics, model_xml
 from .suite import TASKS
 
 
-class ConveyorPacking(ArmEnv):
+class ConveyorPacking(ArmEnv[rules.Sample, PackingPhysics]):
     """Pick three furniture parts off the belt and place them into the tray in the order named.
 
     After the real-world task of rMuscle (section 6, conveyor furniture packing). Arm, belt, observation and action are

@@ -1,4 +1,4 @@
-"""What is asked for and how it is judged: the sample of a cell, the instruction, the outcome.
+"""Task definition: sampling of a cell, instruction, outcome.
 
 Everything is sampled from (seed, task, init_state) before the first action, with one random stream per concern, so
 every method and every latency sees the same belt.
@@ -47,7 +47,7 @@ class Sample:
 
     @property
     def instruction(self) -> str:
-        """What the policy is told."""
+        """Instruction for the policy."""
         return "pack the " + " then the ".join(self.order)
 
 
