@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from typing import NamedTuple
 
 from tabulate import tabulate
@@ -10,6 +11,8 @@ from tabulate import tabulate
 from . import stats
 from .groups import BASELINE
 from .leaderboard import Row
+
+WIDTH = 80  # columns of a terminal of the usual size
 
 
 class Table(NamedTuple):
@@ -196,13 +199,44 @@ def milliseconds(ns: float) -> str:
 
 
 def text(rows: list[Row]) -> str:
-    """The board for a terminal."""
+    """The board for a terminal: a choice of columns that fits 80 characters, and all notes."""
     parts = []
     for suite in tables(rows):
-        for table, style in ((suite.methods, "simple_grid"), (suite.rounds, "simple")):
-            body = tabulate(table.cells, table.columns, tablefmt=style, disable_numparse=True)
-            parts.append("\n".join([table.title, body, *(f"  {note}" for note in table.notes)]))
+        for table in (_narrow(suite), suite.rounds):
+            body = tabulate(table.cells, table.columns, tablefmt="simple", disable_numparse=True)
+            notes = [
+                textwrap.fill(note, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+                for note in table.notes
+            ]
+            parts.append("\n".join([textwrap.fill(table.title, WIDTH, break_on_hyphens=False), body, *notes]))
     return "\n\n".join(parts)
+
+
+def _narrow(suite: SuiteTables) -> Table:
+    """The table of methods without what a terminal has no room for; an urgent mark stands under the method's name."""
+    table = suite.methods
+    lines = [dict(zip(table.columns, line, strict=True)) for line in table.cells]
+    for line in lines:
+        urgent = [badge for badge in line["marks"].split("\n") if badge.isupper()]
+        line["method"] = "\n".join([line["method"], *urgent])
+        line["round ms"] = line["round ms"].replace("p50 ", "").replace("p90 ", "")
+        line["speed-up"] = line["speed-up"].replace(" action", "").replace(" round", "")
+    headings = {"round ms": "round ms\np50, p90", "speed-up": "speed-up:\naction,\nround"}
+    columns = [column for column in table.columns if column not in ("rounds", "ms per\naction", "accepted", "marks")]
+    notes, acceptance = [], suite.acceptance
+    if acceptance:
+        first = acceptance.columns.index("drafts")
+        notes = [
+            f"{' '.join(line[:first])}: {line[first + 1]} of the drafted actions were accepted, "
+            f"{line[first + 2]} per draft on average"
+            for line in acceptance.cells
+        ]
+    return Table(
+        table.title,
+        [headings.get(column, column) for column in columns],
+        [[line[column] for column in columns] for line in lines],
+        [*table.notes, *notes],
+    )
 
 
 def markdown(rows: list[Row]) -> str:

@@ -4,6 +4,7 @@ import math
 
 import pytest
 from replan.results.leaderboard import board
+from replan.results.schema import Mark
 from replan.results.tables import markdown, milliseconds, percent, tables, text
 
 
@@ -107,13 +108,24 @@ def test_precision_and_device_are_columns_where_they_differ(written, make):
     ]
 
 
-def test_text_and_markdown_hold_the_same_cells(rows):
+def test_text_and_markdown_hold_the_same_figures(rows):
     plain, marked = text(rows), markdown(rows)
-    for part in ("dense", "flash", "90.0 %", "[59.6, 98.2]", "4.00× action", "NOT ACTIVE", "tiny model trained here"):
+    for part in ("dense", "flash", "90.0 %", "[59.6, 98.2]", "4.00×", "NOT ACTIVE", "tiny model trained here"):
         assert part in plain and part in marked
     header = next(line for line in marked.splitlines() if line.startswith("| method"))
     body = next(line for line in marked.splitlines() if line.startswith("| flash"))
     assert header.count("|") == body.count("|")
+
+
+def test_text_fits_a_terminal_of_80_columns(written, make):
+    note = "core shared: " + "wall time is 1.80 × processor time " * 5
+    run = make.run(marks=(Mark.parse(note),), activity_counters={"flash": ("drafts",)})
+    rounds = tuple(make.round(k, ms=123.4, route="fallback", accepted=7) for k in range(10))
+    episodes = [make.episode(name, i, rounds=rounds) for name in ("dense", "few_step", "flash") for i in range(200)]
+    plain = text(board([written(*episodes, run=run)]))
+    assert max(map(len, plain.splitlines())) <= 80
+    assert "flash: 70.0 % of the drafted actions were accepted, 7.00 per draft on average" in " ".join(plain.split())
+    assert "\nNOT ACTIVE" in plain
 
 
 def test_a_pipe_in_a_name_does_not_break_markdown(written, make):
