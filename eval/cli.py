@@ -26,7 +26,7 @@ from .commands.setup import doctor, setup
 from .commands.training import train, train_draft
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
 def replan() -> None:
     """Make the replanning rounds of vision-language-action policies fast, and measure what that costs."""
 

@@ -38,11 +38,11 @@ class Start(Protocol):
         ...
 
 
-StartT = TypeVar("StartT", bound=Start)
-PhysicsT = TypeVar("PhysicsT", bound=ConveyorPhysics)
+StartType = TypeVar("StartType", bound=Start)
+PhysicsType = TypeVar("PhysicsType", bound=ConveyorPhysics)
 
 
-class ArmEnv(CellEnv, Generic[StartT, PhysicsT]):
+class ArmEnv(CellEnv, Generic[StartType, PhysicsType]):
     """The arm next to the belt, without a task. ``_begin`` sets ``_start`` and ``_physics``.
 
     Args:
@@ -57,8 +57,8 @@ class ArmEnv(CellEnv, Generic[StartT, PhysicsT]):
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
     tick_ns = TICK_NS
-    _start: StartT
-    _physics: PhysicsT
+    _start: StartType
+    _physics: PhysicsType
 
     def __init__(self, tasks: Sequence[str], *, speed: float | None, image_size: int, render_mode: str | None) -> None:
         super().__init__(tasks, render_mode=render_mode)
