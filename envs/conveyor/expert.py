@@ -12,10 +12,10 @@ import numpy as np
 
 from .physics import BELT_TOP, BIN_HALF, ROTATION, TRANSLATION
 
-CONTROL_S = 0.05
+CONTROL_S = 0.05  # one control step at 20 Hz
 SERVO_LAG_S = 0.048  # the tool follows its target this late
-HOVER = 0.10
-CARRY_Z = 0.27
+HOVER = 0.10  # metres above the grasp: higher than either object, so that the open fingers pass over it
+CARRY_Z = 0.27  # metres: a held object clears the walls of the bins
 CLOSING_PER_STEP = 0.028  # metres of opening lost in one control step
 
 # Grasps as (offset along the object's x axis, height of the tool above the object's origin, width between the pads).
@@ -69,13 +69,15 @@ class MentalModel:
         offset, self.height, grip_width = min(
             view.grasps, key=lambda grasp: float(np.linalg.norm(self.object[:2] + grasp[0] * axis - self.tool[:2]))
         )
+        # Fingers that have closed to the object's width hold it; 6 mm are for the pads' compliance.
         self.offset, self.held_width = offset * axis, grip_width + 0.006
         gap = self.object + np.array([*self.offset, self.height]) - view.tool_position
+        # 45 mm: the tool is at the grasp, its lag behind a fast belt included (13 mm at 16 m/min).
         near, closed = bool(np.linalg.norm(gap) < 0.045), view.gripper > 0
         self.held = near and closed and self.width < self.held_width
         self.closing = near and closed and not self.held
         self.done = self._delivered()
-        self.moving = abs(self.object[2] - BELT_TOP) < 0.02 and not self.held
+        self.moving = abs(self.object[2] - BELT_TOP) < 0.02 and not self.held  # its origin lies on the belt
 
     def step(self) -> np.ndarray:
         """Returns the action [7] of one control step, and predicts the state after it."""
@@ -104,7 +106,7 @@ class MentalModel:
 
     def _delivered(self) -> bool:
         inside = bool(np.all(np.abs(self.object[:2] - self.bin) < BIN_HALF))
-        return inside and bool(self.object[2] < 0.09)
+        return inside and bool(self.object[2] < 0.09)  # below the bin's rim
 
     def _leave(self) -> tuple[np.ndarray, float, float]:
         return np.array([*self.tool[:2], max(self.tool[2], CARRY_Z)]), -1.0, 0.0
@@ -115,6 +117,7 @@ class MentalModel:
         to_bin = self.bin - (self.tool[:2] - self.offset)
         distance = float(np.linalg.norm(to_bin))
         if self.tool[2] > BELT_TOP + 0.09:
+            # Braking: 30 % of what is left per step, at least 5 mm so that it arrives.
             stride = min(TRANSLATION, max(0.3 * distance, 0.005), distance)
             goal[:2] = self.tool[:2] + to_bin / max(distance, 1e-6) * stride
         elif self.tool[2] < BELT_TOP + 0.05:
@@ -136,9 +139,10 @@ class MentalModel:
             self.held = self.width < self.held_width
             return np.array([*future, floor]), 1.0, turn
         if error < 0.05 and abs(turn) < 0.35:
-            z = floor + 2.0 * max(0.0, error - 0.008)
+            z = floor + 2.0 * max(0.0, error - 0.008)  # a funnel: the closer to the grasp, the lower
         else:
-            z = floor + HOVER + (0.0 if error < 0.10 else 0.06)
+            z = floor + HOVER + (0.0 if error < 0.10 else 0.06)  # 6 cm more while far, to pass over other objects
+        # 8 mm is well inside the 13 mm per side that the open fingers leave free around the wider grasp.
         ready = self.tool[2] - floor < 0.008 and error < 0.008 and abs(turn) < 0.15
         self.closing = ready
         return np.array([*future, z]), 1.0 if ready else -1.0, turn

@@ -15,11 +15,11 @@ from pathlib import Path
 import mujoco
 import numpy as np
 
-TICK_NS = 2_000_000
+TICK_NS = 2_000_000  # MuJoCo's default of 2 ms
 CONTROL_TICKS = 25  # 20 Hz
-BELT_X, BELT_WIDTH, BELT_TOP = 0.52, 0.28, 0.12
+BELT_X, BELT_WIDTH, BELT_TOP = 0.52, 0.28, 0.12  # metres
 BINS = {"red": (0.25, 0.46), "blue": (0.25, -0.46)}
-BIN_HALF = 0.11
+BIN_HALF = 0.11  # metres, half the inner side of a bin
 OPENING = 0.065  # metres between the open fingers
 TOOL_HOME = np.array([0.50, -0.05, 0.36])
 TOOL_LOW, TOOL_HIGH = np.array([0.10, -0.60, BELT_TOP + 0.006]), np.array([0.80, 0.60, 0.50])

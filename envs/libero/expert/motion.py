@@ -1,4 +1,4 @@
-"""From a wish in metres to an OSC_POSE delta action."""
+"""Motion primitives: from a goal pose in metres to an OSC_POSE delta action."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from .scene import Scene
 
-_GAIN = 16.0  # action per metre
+_GAIN = 16.0  # action per metre: full speed from 6 cm on (OSC_POSE moves 5 cm for an action of 1)
 _LEAD = 0.03  # seconds; looking that far ahead damps the arm's swing
 _TURN_GAIN = 2.0  # action per radian
 _TURN_LIMIT = 0.6
@@ -60,11 +60,11 @@ def yaw_of(scene: Scene) -> float:
 
 @dataclass(frozen=True)
 class Approach:
-    """How a grasp gets on.
+    """The state of an approach to a grasp.
 
     Attributes:
-        close: The fingers are around it: close them.
-        error: What keeps the hand from going all the way, 0 to 1: distance aside, a wrong turn, closed fingers.
+        close: Whether the fingers are around the object, so that they should close.
+        error: What keeps the hand from going all the way, 0 to 1: lateral distance, a wrong turn, closed fingers.
     """
 
     close: bool
@@ -80,10 +80,11 @@ def approach(scene: Scene, goal: np.ndarray, hand: np.ndarray, width: float, way
     short = float(gap @ way)
     aside = float(np.linalg.norm(gap - short * way))
     turn = float(np.linalg.norm(turn_to(scene, hand)))
-    closing = scene.squeeze > -1 and scene.opening_speed < -0.004
-    wide = scene.opening > max(0.06, min(width + 0.012, 0.0765))
+    closing = scene.squeeze > -1 and scene.opening_speed < -0.004  # the gripper still moves inwards
+    wide = scene.opening > max(0.06, min(width + 0.012, 0.0765))  # 6 mm per side, or as far as the fingers open
     slack = float(np.clip(0.4 * (0.08 - width), 0.005, 0.015))  # half of what the open fingers leave free
     stopped = float(np.linalg.norm(scene.tool_velocity)) < 0.005 and abs(short) < 0.025  # on the table, or in a corner
+    # Exactly there (8 mm, 7 degrees), or stopped by something where the fingers still fit around it.
     there = turn < 0.12 and ((aside < 0.008 and abs(short) < 0.008) or (aside < slack + 0.003 and stopped))
     about = aside < slack + 0.012 and turn < 0.3 and abs(short) < 0.03
     error = (aside - slack + 0.1 * max(0.0, turn - 0.1)) / 0.03 + (0 if wide or about else 1)

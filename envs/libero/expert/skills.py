@@ -54,7 +54,7 @@ class PickPlace:
     def _pick(self) -> np.ndarray:
         scene = self.scene
         tool, position, rotation = scene.tool, scene.position(self.thing), scene.rotation(self.thing)
-        if scene.speed(self.thing) > 0.15:  # it falls or rolls: wait and see
+        if scene.speed(self.thing) > 0.15:  # m/s: it falls or rolls, so a grasp planned now would miss
             return servo(scene, tool, hand_rotation(yaw_of(scene)), -1.0)
         if self.grasp is None or not self.grasp.fits(position, rotation):
             self.grasp = plan_grasp(scene, self.thing, self._spot())
@@ -78,7 +78,8 @@ class PickPlace:
         gap = goal - tool
         aside = float(np.linalg.norm(gap[:2] - gap[2] / hand[2, 2] * hand[:2, 2]))
         still = float(np.linalg.norm(scene.tool_velocity)) < 0.005
-        loosening = scene.squeeze < 1 and aside < 0.03 and gap[2] > -0.05  # once begun, it is not taken back
+        # A release that has begun goes on at a wider tolerance, or the object would be gripped again in mid-fall.
+        loosening = scene.squeeze < 1 and aside < 0.03 and gap[2] > -0.05
         if loosening or (aside < 0.02 and gap[2] > -0.012) or (still and aside < 0.028 and gap[2] > -0.04):
             return servo(scene, tool, hand, -1.0)
         if scene.squeeze < 1:
