@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 
 import gymnasium
@@ -14,7 +11,6 @@ import numpy as np
 import pytest
 import replan.envs
 from replan.envs import SUITES, SuiteUnavailable
-from replan.envs.check import check_suite
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("gym_aloha") is None, reason="gym-aloha is not installed")
 CELL = {"task": "transfer-cube", "init_state": 3}
@@ -44,10 +40,6 @@ def run_expert(env, init_state, seed=77):
         if terminated or truncated:
             return info["outcome"], stages
     return None, stages
-
-
-def test_the_suite_keeps_the_contract():
-    check_suite(SUITES["aloha"])
 
 
 def test_the_expert_hands_the_cube_over_and_passes_through_all_stages(env):
@@ -120,23 +112,6 @@ def test_the_cube_and_both_arms_are_visible_from_above(env):
     for camera in SUITES["aloha"].cameras:
         assert observation[camera].std() > 5
     assert env.render().shape == (480, 640, 3)
-
-
-def test_the_first_observation_is_the_same_in_another_process(env):
-    env.cameras_on = True
-    run_expert(env, 1)
-    observation, _ = env.reset(seed=0, options=CELL)
-    code = f"""
-import gymnasium, replan.envs, hashlib
-env = gymnasium.make("replan/AlohaTransferCube-v0")
-observation, _ = env.reset(seed=0, options={CELL!r})
-print(hashlib.sha256(observation["top"].tobytes() + observation["state"].tobytes()).hexdigest())
-env.close()
-"""
-    here = hashlib.sha256(observation["top"].tobytes() + observation["state"].tobytes()).hexdigest()
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split() == [
-        here
-    ]
 
 
 def test_other_scene_files_and_a_missing_package_are_refused_with_the_remedy(tmp_path, monkeypatch):

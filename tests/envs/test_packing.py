@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import subprocess
-import sys
 
 import gymnasium
 import mujoco
 import numpy as np
 import pytest
-from replan.envs import SUITES
-from replan.envs.check import check_suite
 from replan.envs.conveyor import physics as conveyor
 from replan.envs.packing import task
 from replan.envs.packing.physics import FLOOR, PARTS, SLOTS, PackingPhysics
@@ -61,10 +57,6 @@ def in_slot(part, above=0.001):
     return (*SLOTS[part], FLOOR + above)
 
 
-def test_the_suite_keeps_the_contract():
-    check_suite(SUITES["packing"])
-
-
 def test_the_expert_packs_every_order_at_slow_and_fast_belts(make):
     for speed in (3.0, 6.0):
         env = make(speed=speed)
@@ -72,9 +64,8 @@ def test_the_expert_packs_every_order_at_slow_and_fast_belts(make):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("speed", [3.0, 4.5, 6.0])
-def test_the_experts_rate_over_100_cells(make, speed):
-    env = make(speed=speed)
+def test_the_experts_rate_over_100_cells_of_the_fastest_belt(make):
+    env = make(speed=6.0)
     assert [run_expert(env, task.TASKS[i % 6], i) for i in range(100)].count("success") >= 95
 
 
@@ -182,23 +173,6 @@ def test_all_parts_and_the_tray_are_visible(make):
     assert ((green > red + 60) & (green > blue + 40)).sum() > 300  # screw and its slot
     assert (np.minimum(np.minimum(red, green), blue) > 200).sum() > 50  # top
     assert observation["third"].std() > 20 and observation["wrist"].std() > 20
-
-
-def test_the_first_observation_is_the_same_in_another_process(make):
-    env = make(speed=4.0)
-    run_expert(env, "leg-top-screw", 1)
-    env.cameras_on = True
-    observation, _ = env.reset(seed=0, options=CELL)
-    code = f"""
-import gymnasium, hashlib, replan.envs
-env = gymnasium.make("replan/ConveyorPacking-v0", speed=4.0)
-observation, _ = env.reset(seed=0, options={CELL!r})
-print(hashlib.sha256(b"".join(observation[key].tobytes() for key in ("third", "wrist", "state"))).hexdigest())
-env.close()
-"""
-    here = hashlib.sha256(b"".join(observation[key].tobytes() for key in ("third", "wrist", "state"))).hexdigest()
-    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert there == [here]
 
 
 def test_the_conveyors_scene_is_not_changed_by_the_packing_scene():
