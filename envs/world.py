@@ -187,11 +187,11 @@ class CellEnv(gymnasium.Env[dict[str, Any], np.ndarray]):
         """Advances the world by physics ticks while the robot holds its last command.
 
         Raises:
-            ValueError: The number is negative.
+            ValueError: The number is negative or not whole.
             gymnasium.error.ResetNeeded: There is no episode.
         """
-        if ticks < 0:
-            raise ValueError(f"ticks must not be negative, got {ticks}")
+        if isinstance(ticks, bool) or not isinstance(ticks, (int, np.integer)) or ticks < 0:
+            raise ValueError(f"ticks must be a whole number and not negative, got {ticks!r}")
         self._require_episode()
         self._advance(ticks)
         self.time_ns += ticks * self.tick_ns
