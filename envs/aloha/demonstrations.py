@@ -46,8 +46,8 @@ def episode(
             frames.add(observation, labels[step : step + horizon])
         env.cameras_on = (step + 1) % STRIDE == 0
         observation, _, terminated, truncated, info = env.step(action)
+        frames.success = bool(info["success"])
         if terminated or truncated:
             break
     env.cameras_on = True
-    frames.success = bool(info["success"])
     return frames if frames.success else Labelled()

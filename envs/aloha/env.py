@@ -27,8 +27,8 @@ class AlohaTransferCube(CellEnv):
 
     Observation: ``top``, ``left_wrist`` and ``right_wrist`` uint8 [image_size, image_size, 3]; ``state`` float32 [14] =
     joint positions of the left arm (rad), left gripper (0 closed, 1 open), the same of the right arm;
-    ``instruction``. Action: float32 [14], targets in the order of the state, which MuJoCo clips to the joints' ranges. The reward is
-    1 on success and 0 before; ``info["stage"]`` is upstream's reward, 0 to 4.
+    ``instruction``. Action: float32 [14], targets in the order of the state, which MuJoCo clips to the joints' ranges.
+    The reward is 1 on success and 0 before; ``info["stage"]`` is upstream's reward, 0 to 4.
 
     Args:
         image_size: Side of the images in pixels.

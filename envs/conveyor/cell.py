@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -12,34 +12,18 @@ from gymnasium import spaces
 
 from ..world import CellEnv
 from .expert import View
-from .physics import TICK_NS, ConveyorPhysics
+from .physics import TICK_NS
 from .suite import CAMERAS
 
 MAX_SPEED = 60.0  # m/min; twice what the arm can follow
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz ")
 
 
-class Start(Protocol):
-    """What a sampled initial state has to say about the view and the instruction."""
-
-    @property
-    def headlight(self) -> tuple[float, float]:
-        """Ambient and diffuse intensity of the camera light."""
-        ...
-
-    @property
-    def lamp(self) -> tuple[float, float, float]:
-        """Diffuse colour of the lamp."""
-        ...
-
-    @property
-    def instruction(self) -> str:
-        """What the policy is told."""
-        ...
-
-
 class ArmEnv(CellEnv):
-    """The arm next to the belt, without a task. ``_begin`` sets ``_start`` and ``_physics``.
+    """The arm next to the belt, without a task.
+
+    ``_begin`` sets ``_physics``, a :class:`ConveyorPhysics`, and ``_start``, the sampled initial state, which has at least
+    ``headlight``, ``lamp`` and ``instruction``.
 
     Args:
         tasks: Names of the tasks.
@@ -53,8 +37,8 @@ class ArmEnv(CellEnv):
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
     tick_ns = TICK_NS
-    _start: Start
-    _physics: ConveyorPhysics
+    _physics: Any
+    _start: Any
 
     def __init__(self, tasks: Sequence[str], *, speed: float | None, image_size: int, render_mode: str | None) -> None:
         super().__init__(tasks, render_mode=render_mode)

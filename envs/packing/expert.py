@@ -13,7 +13,7 @@ from ..conveyor.expert import CARRY_Z, CONTROL_S, MentalModel, View, wrap
 from ..conveyor.physics import BELT_TOP, BELT_WIDTH, BELT_X, TRANSLATION
 from .physics import FLOOR, OPEN_WIDTH, SLOT_HALF, TRAY
 
-# The grasp of a part: (offset along its x axis, height of the tool above its origin, width between the pads), in metres.
+# The grasp of a part: offset along its x axis, height of the tool above its origin, width between the pads; metres.
 GRASPS = {
     "leg": ((0.0, 0.014, 0.026),),
     "top": ((0.0, 0.011, 0.044),),

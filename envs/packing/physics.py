@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import functools
 
-import numpy as np
-
 from ..conveyor.physics import BELT_TOP, ConveyorPhysics, object_xml, scene_xml
 from .suite import PARTS
 
