@@ -22,8 +22,8 @@ _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz ")
 class ArmEnv(CellEnv):
     """The arm next to the belt, without a task.
 
-    ``_begin`` sets ``_physics``, a :class:`ConveyorPhysics`, and ``_start``, the sampled initial state, which has at least
-    ``headlight``, ``lamp`` and ``instruction``.
+    ``_begin`` sets ``_physics``, a :class:`.physics.ConveyorPhysics`, and ``_start``, the sampled initial state, which
+    has at least ``headlight``, ``lamp`` and ``instruction``.
 
     Args:
         tasks: Names of the tasks.
