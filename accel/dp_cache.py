@@ -21,7 +21,7 @@ class DPCache(Method):
 
     name = "dp_cache"
     claims = frozenset({Seam.SCHEDULE})
-    must_move = ("predictions_reused",)
+    activity_counters = ("predictions_reused",)
 
     def __init__(self, keep: tuple[int, ...] = COMPUTED) -> None:
         """See the class."""

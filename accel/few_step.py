@@ -18,7 +18,7 @@ class FewStep(Method):
 
     name = "few_step"
     claims = frozenset({Seam.SCHEDULE})
-    must_move = ("steps_saved",)
+    activity_counters = ("steps_saved",)
 
     def __init__(self, steps: int = 2) -> None:
         """See the class."""

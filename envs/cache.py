@@ -1,4 +1,4 @@
-"""The one folder outside its own tree that this package writes to without being asked."""
+"""The one folder outside its own tree that this package writes to unrequested."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Returns the folder for what is made once a machine, whether it is there or not.
+    """Returns the folder for what is made once per machine, whether it exists or not.
 
     It is ``$REPLAN_CACHE``, or else ``replan`` in the user's cache folder (``$XDG_CACHE_HOME``, or ``~/.cache``).
     """

@@ -1,4 +1,4 @@
-"""A world that does not wait: the time that a policy thinks passes in the environment too."""
+"""A world that does not wait: the time that a policy computes passes in the environment too."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import gymnasium
 
 
 class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Adds :meth:`think`, which lets the world move while the policy makes up its mind.
+    """Adds :meth:`think`, which advances the world while the policy computes.
 
-    The caller observes, decides, says how long the decision took, and steps:
-
-    The action is due at the time of the observation plus the latency, and is latched on the first physics tick at or
-    after that. Until then the arm holds its last target; how, is the environment's own business (``hold``). Without a
-    call of ``think`` the wrapped environment behaves as if it was not wrapped: the world waits.
+    The caller observes, computes an action, passes the latency to :meth:`think`, and steps. The action is due at the
+    time of the observation plus the latency, and is latched on the first physics tick at or after that. Until then the
+    robot holds its last command, as the environment defines holding (``hold``). Without a call of ``think`` the world
+    waits, as without the wrapper.
 
     The environment has to offer ``tick_ns`` (physics tick, integer nanoseconds) and ``hold(ticks)``.
 
@@ -32,7 +31,6 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        """See the class."""
         super().__init__(env)
         world: Any = env.unwrapped
         tick = getattr(world, "tick_ns", None)
@@ -43,10 +41,10 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
             )
 
     def think(self, latency_ns: int) -> int:
-        """Lets the world move until an action that takes ``latency_ns`` to decide is latched.
+        """Advances the world until an action that takes ``latency_ns`` to compute is latched.
 
         Args:
-            latency_ns: Nanoseconds from the observation to the decision.
+            latency_ns: Nanoseconds from the observation to the action.
 
         Returns:
             Nanoseconds that the world moved: the latency, rounded up to whole ticks.

@@ -96,6 +96,10 @@ class Install:
     packages: tuple[str, ...] = ()
 
 
+class SuiteError(TypeError):
+    """A suite module does not export what it has to."""
+
+
 class Catalogue(NamedTuple):
     """All suites that are installed.
 
@@ -125,10 +129,6 @@ def load() -> Catalogue:
             reason = str(error) if isinstance(error, SuiteError) else f"{type(error).__name__}: {error}"
             catalogue.unavailable[entry_point.name] = f"{entry_point.value} cannot be loaded ({reason})"
     return catalogue
-
-
-class SuiteError(TypeError):
-    """A suite module does not export what it has to."""
 
 
 def _add(catalogue: Catalogue, module: Any) -> None:

@@ -1,9 +1,9 @@
 """Cells: the episodes of an evaluation, each with an address made of its content.
 
 A cell says what the environment does: suite, task, initial state, seed, settings. It does not say who acts, so every
-method gets the same cells, and two episodes with the same cell address may be compared. A job adds who acts and on which
-clock; two episodes with the same job address are the same measurement, so a resumed run skips those that the store
-holds.
+method gets the same cells, and two episodes with the same cell address may be compared. A job adds who acts, and on
+which clock; two episodes with the same job address are the same measurement, so a resumed run skips those that the
+store holds.
 """
 
 from __future__ import annotations

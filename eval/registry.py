@@ -244,7 +244,7 @@ class Registry:
                 paths[f"{policy}{file.stem.removeprefix(path.stem)}"] = file
         return MethodInfo(
             files=Files(paths),
-            activity_counters=tuple(counter for part in parts for counter in part.must_move),
+            activity_counters=tuple(counter for part in parts for counter in part.activity_counters),
             routes=tuple(dict.fromkeys(route for part in parts for route in part.routes)),
             reschedules=tuple(part.name for part in parts if Seam.SCHEDULE in part.claims),
             ordered=any(part.ordered for part in parts),

@@ -32,6 +32,10 @@ def unknown(kind: str, value: object, names: Iterable[str]) -> BadInput:
     names = sorted(names)
     near = difflib.get_close_matches(str(value), names, n=3)
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(names) or 'none'}"
+    if kind == "suite":
+        from ..envs import UNAVAILABLE
+
+        hint = "; ".join([hint, *UNAVAILABLE.values()])
     return BadInput(f"unknown {kind} {value!r}; {hint}")
 
 

@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from .clock import FinishedRound, parse_latency
 from .spec import BadInput
 
 if TYPE_CHECKING:
+    from ..envs.world import World
     from .cells import Cell, Job
     from .registry import Agent, Registry, Round
     from .spec import Spec
@@ -46,22 +47,6 @@ class Host(NamedTuple):
 
     machine: str
     device: str
-
-
-class World(Protocol):
-    """What the worker reads and sets on an unwrapped environment."""
-
-    cameras_on: bool
-    time_ns: int
-    tick_ns: int
-
-    def get_state(self) -> np.ndarray:
-        """Returns the full simulator state, float64."""
-        ...
-
-    def hold(self, ticks: int) -> None:
-        """Moves the simulation while the robot holds its last target."""
-        ...
 
 
 class Worker:

@@ -67,7 +67,7 @@ class ChunkAgent:
         return self._last
 
     def idle(self, budget_ns: int) -> None:
-        """Gives the methods time in which the robot moves."""
+        """Lets the methods prepare what comes next while the robot moves for so many nanoseconds."""
 
     def end(self, success: bool) -> None:
         """Tells the methods how the episode ended."""

@@ -94,7 +94,7 @@ class Proposal:
         chunk: [1, H, A], normalised.
         length: Leading actions to execute; 0 turns the offer into a fallback to the full path in this very round.
         accepted: Leading actions that passed verification.
-        drafted: Positions of the draft that were verified; None: the replan window.
+        drafted: Positions of the draft that were verified; the replan window if None.
     """
 
     chunk: Tensor

@@ -38,7 +38,7 @@ class Method:
     Attributes:
         name: What users write in ``--method``.
         claims: Seams whose arithmetic the method replaces.
-        must_move: Counters each of which has to be above zero over a run; otherwise the method did nothing and
+        activity_counters: Counters each of which has to be above zero over a run; otherwise the method did nothing and
             its row is marked NOT ACTIVE.
         routes: Routes that its rounds may take.
         ordered: Whether it learns across episodes.
@@ -46,7 +46,7 @@ class Method:
 
     name: ClassVar[str] = "dense"
     claims: ClassVar[frozenset[Seam]] = frozenset()
-    must_move: ClassVar[tuple[str, ...]] = ()
+    activity_counters: ClassVar[tuple[str, ...]] = ()
     routes: ClassVar[tuple[str, ...]] = ("full",)
     ordered: ClassVar[bool] = False
 

@@ -13,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from replan.envs import INSTALLS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -77,6 +78,11 @@ def test_no_arrow_runs_back(source: Path) -> None:
     folder = source.parts[0]
     imported = folders_imported(source, (ROOT / source).read_text(encoding="utf-8"))
     assert imported <= ARROWS[folder] | {folder}
+
+
+def test_environments_are_made_in_envs_and_eval_only() -> None:
+    making = {source.parts[0] for source in SOURCES if "gymnasium.make" in (ROOT / source).read_text(encoding="utf-8")}
+    assert making == {"envs", "eval"}
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=str)
@@ -152,7 +158,14 @@ def test_lock_pins_every_dependency() -> None:
             assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)]), text
 
 
-@pytest.mark.parametrize("suite", ["libero", "robotwin"])
+LOCKS = {install.name: install.lock for install in INSTALLS.values() if install.lock is not None}
+
+
+def test_every_lock_file_belongs_to_a_suite() -> None:
+    assert set(LOCKS.values()) == set((ROOT / "envs").glob("*/requirements.lock"))
+
+
+@pytest.mark.parametrize("suite", LOCKS)
 def test_lock_of_a_suite_pins_its_extra_by_hash_and_agrees_with_the_main_lock(suite: str) -> None:
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
@@ -163,7 +176,7 @@ def test_lock_of_a_suite_pins_its_extra_by_hash_and_agrees_with_the_main_lock(su
 
     main = {canonicalize_name(r.name): r.specifier for r, _ in requirements(ROOT / "requirements.lock")}
     pinned = {}
-    for requirement, hashes in requirements(ROOT / "envs" / suite / "requirements.lock"):
+    for requirement, hashes in requirements(LOCKS[suite]):
         (specifier,) = requirement.specifier
         name = canonicalize_name(requirement.name)
         assert specifier.operator == "==" and hashes, requirement

@@ -1,7 +1,7 @@
 """Writes docs/robotwin_tasks.md: how often upstream's expert solves each task on the stand-in assets.
 
 Usage: python tools/robotwin_table.py > docs/robotwin_tasks.md
-It counts the solved scenes in envs/robotwin/seeds.json, which tools/robotwin_seeds.py finds.
+It counts the solved scenes in envs/robotwin/seeds.json, which replan.envs.robotwin.find_scenes writes.
 """
 
 import importlib.resources
@@ -10,7 +10,7 @@ import re
 from textwrap import shorten
 
 import yaml
-from replan.envs.robotwin.seeds import FIRST, MOST
+from replan.envs.robotwin.find_scenes import FIRST, MOST
 from replan.envs.robotwin.tasks import COUNT, STORED, TASKS
 
 FRESH = 20  # scenes that the rate is counted over

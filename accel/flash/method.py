@@ -50,7 +50,7 @@ class Flash(Method):
 
     name = "flash"
     claims = frozenset({Seam.ROUND})
-    must_move = ("flash_rounds",)
+    activity_counters = ("flash_rounds",)
     routes = ("full", "flash", "fallback")
 
     def __init__(

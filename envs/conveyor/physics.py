@@ -52,7 +52,7 @@ OBJECT_GEOMS = {
 
 
 def mesh_folder() -> Path:
-    """Returns the folder of the UR5e collision meshes (low-poly, so quick to draw) inside the installed robosuite.
+    """Returns the folder of the UR5e collision meshes (low-poly, so quick to render) inside the installed robosuite.
 
     Raises:
         FileNotFoundError: robosuite is not installed, or its wheel lacks the meshes.

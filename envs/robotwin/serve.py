@@ -5,8 +5,8 @@ length. A request is ``(call, arguments)``. Answers are ``("done", value, ticks)
 a demonstration runs, ``("watch", (observation, target), ticks)``, after each of which one more request says whether to
 go on. Arrays travel as type, shape and bytes, because the two processes may have different versions of numpy.
 
-No stranger can send anything: the streams are the unnamed pipes that ``bridge.py`` made for this one child, and no port
-is opened. What comes out of them is unpickled as plain values alone all the same.
+No third process can send anything: the streams are the unnamed pipes that ``bridge.py`` made for this one child, and no
+port is opened. What comes out of them is unpickled as plain values alone all the same.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 
 
 class Stopped(RuntimeError):
-    """The other process does not want to see more of a demonstration."""
+    """The other process ended the demonstration."""
 
 
 def send(connection: Connection, value: Any) -> None:
@@ -73,7 +73,7 @@ def _unpacked(value: Any) -> Any:
 
 def serve(requests: Connection, answers: Connection) -> None:
     """Answers requests until the other process has gone."""
-    # The files beside this one as a package of their own: the one that they belong to is not known here.
+    # The files next to this one as a package of their own: replan itself is not installed here.
     package = types.ModuleType("replan_robotwin")
     package.__path__ = [str(Path(__file__).parent)]
     sys.modules[package.__name__] = package
@@ -94,18 +94,18 @@ def serve(requests: Connection, answers: Connection) -> None:
             if call == "open":
                 world, value = world_module.World(world_module.Source(**arguments)), None
             elif call == "demonstrate":
-                every, draw, watched = arguments
-                value = world.demonstrate(every, draw, watch if watched else None)
+                every, render, watched = arguments
+                value = world.demonstrate(every, render, watch if watched else None)
             else:
-                asked = getattr(world, call)
-                value = asked(*arguments) if callable(asked) else asked
+                attribute = getattr(world, call)
+                value = attribute(*arguments) if callable(attribute) else attribute
             send(answers, ("done", value, world.ticks))
         except Exception as error:
             send(answers, ("error", type(error).__name__, str(error)))
 
 
 if __name__ == "__main__":
-    sys.path.pop(0)  # this folder, whose files are no modules of their own
+    sys.path.pop(0)  # this folder: its files are only importable as a package
     incoming, outgoing = Connection(os.dup(0), writable=False), Connection(os.dup(1), readable=False)
-    os.dup2(2, 1)  # what upstream prints is no answer
+    os.dup2(2, 1)  # upstream prints to standard output
     serve(incoming, outgoing)

@@ -19,24 +19,23 @@ from .bridge import RemoteWorld, SimulatorError
 from .standin import build
 from .standin.embodiment import NAME
 from .tasks import TASKS, standin_tasks
-from .upstream import NoRenderer, Source, versions
+from .upstream import LAYOUTS, NoRenderer, Source, versions
 from .world import World
 
 ROOT, PYTHON = "REPLAN_ROBOTWIN_ROOT", "REPLAN_ROBOTWIN_PYTHON"  # environment variables
 PLANNERS = ("upstream", "cpu")
-_LAYOUTS = ("env_cfg/task_config", "task_config")  # of a checkout, since August 2026 and before
 _ASSETS = ("objects", "embodiments")
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A world with what a manifest says of it.
+    """A world, with what its manifests contain.
 
     Attributes:
         world: The world.
         tasks: Tasks that it has.
         fingerprint: What decides how a scene evolves and whether the expert solves it.
-        assets: What a reader has to know about the assets and how they are drawn.
+        assets: Description of the assets and their rendering, for the manifest.
         cache: Folder in which scenes may be stored that were found on this machine.
     """
 
@@ -47,7 +46,7 @@ class Opened:
     cache: Path
 
     def scene(self, task: str, index: int) -> tuple[int, dict[str, str] | None]:
-        """Returns the seed of a stored scene, and what it is about where only upstream's expert can tell.
+        """Returns the seed of a stored scene, and what its instructions name where only upstream's expert knows it.
 
         Raises:
             SuiteUnavailable: None are stored for these assets and versions.
@@ -70,7 +69,7 @@ def open_standin() -> Opened:
     except ImportError as error:
         raise SuiteUnavailable(f"RoboTwin's task code cannot be imported ({error}); {build.MEND}") from error
     except NoRenderer as error:
-        raise SuiteUnavailable(f"SAPIEN finds no Vulkan device ({error}); {vulkan.mend()}") from None
+        raise SuiteUnavailable(f"SAPIEN finds no Vulkan device ({error}); {vulkan.fix()}") from None
     assets = f"stand-in {digest[:12]}, rasterised, point lights without shadows"
     return Opened(world, standin_tasks(), {"assets": digest, **world.versions()}, assets, cache)
 
@@ -130,9 +129,9 @@ def real_fingerprint(settings: Mapping[str, Any]) -> dict[str, str]:
     source, interpreter = _real(settings.get("root"), settings.get("python"), planner, config)
 
     def installed(name: str) -> str:
-        asked = [interpreter, "-c", f"import importlib.metadata; print(importlib.metadata.version({name!r}))"]
+        command = [interpreter, "-c", f"import importlib.metadata; print(importlib.metadata.version({name!r}))"]
         try:
-            return subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+            return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
         except subprocess.CalledProcessError as error:
             last = (error.stderr.strip().splitlines() or [f"exit status {error.returncode}"])[-1]
             raise _unusable(interpreter, last) from None
@@ -160,8 +159,8 @@ def _real(root: str | None, python: str | None, planner: str, config: str) -> tu
         raise SuiteUnavailable(
             f"{place / 'assets'} has no folder {missing[0]}; download RoboTwin's assets into it as upstream documents"
         )
-    if checkout and not any((place / layout / f"{config}.yml").is_file() for layout in _LAYOUTS):
-        raise ValueError(f"{place} has no task configuration {config!r} (looked in {', '.join(_LAYOUTS)})")
+    if checkout and not any((place / layout / f"{config}.yml").is_file() for layout in LAYOUTS):
+        raise ValueError(f"{place} has no task configuration {config!r} (looked in {', '.join(LAYOUTS)})")
     interpreter = python or os.environ.get(PYTHON) or sys.executable
     return Source(str(place), checkout, config=config, planner=planner), interpreter
 

@@ -1,4 +1,4 @@
-"""Random streams of upstream's own, although it draws from everybody's.
+"""Random streams for upstream, which samples from the global generators.
 
 Like ``world.py``, this file also runs in the user's own interpreter.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-import random  # noqa: TID251 - upstream draws from the global stream, which is put back as it was found
+import random  # noqa: TID251 - upstream samples from the global generator, which is restored
 import sys
 import warnings
 from collections.abc import Iterator
@@ -26,7 +26,6 @@ class Streams:
     """
 
     def __init__(self, seed: int = 0) -> None:
-        """See the class."""
         self._own: Any = random.Random(seed).getstate(), np.random.RandomState(seed).get_state()
         self._callers: Any = None
         self._outputs: Any = None

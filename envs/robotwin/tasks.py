@@ -6,7 +6,7 @@ import functools
 import json
 from pathlib import Path
 
-STORED = Path(__file__).with_name("seeds.json")  # written by tools/robotwin_seeds.py
+STORED = Path(__file__).with_name("seeds.json")  # written by find_scenes.py --bundled
 CAMERAS = {"head": "head_camera", "left_wrist": "left_camera", "right_wrist": "right_camera"}  # ours: upstream's
 COUNT = 50  # evaluated scenes of a task
 TASKS = tuple(

@@ -25,11 +25,12 @@ from . import planner
 
 WHEEL = "rlinf-robotwin-runtime"
 IMAGE = (240, 320, 3)
+LAYOUTS = ("env_cfg/task_config", "task_config")  # folders of a checkout, since August 2026 and before
 _ABSENT = ("open3d", "mplib", "mplib.planner", "mplib.pymp", "mplib.sapien_utils", "huggingface_hub")
 
 
 class NoRenderer(RuntimeError):
-    """SAPIEN found nothing to draw with."""
+    """SAPIEN found no device to render with."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Source:
         robot: Name of the robot's folder in ``assets/embodiments``; None takes what the configuration says.
         config: Name of upstream's task configuration.
         planner: ``cpu`` (``planner.py``) or ``upstream``.
-        rasterise: Draw without ray tracing and without the shadows of point lights, as is always done on a processor.
+        rasterise: Render without ray tracing and without the shadows of point lights, as always on a processor.
     """
 
     root: str
@@ -61,14 +62,13 @@ class Upstream:
 
     Raises:
         ImportError: It, or something that it needs, cannot be imported.
-        NoRenderer: SAPIEN found nothing to draw with.
+        NoRenderer: SAPIEN found no device to render with.
     """
 
     def __init__(self, source: Source) -> None:
-        """See the class."""
         self._source, self._root = source, Path(source.root)
         if source.checkout:  # its code opens files relative to its folder
-            os.environ.pop("ASSETS_PATH", None)  # the wheel's way to say it
+            os.environ.pop("ASSETS_PATH", None)  # which the wheel's code would read
             os.chdir(source.root)
             sys.path[:0] = [source.root, str(self._root / "description" / "utils")]
         else:
@@ -89,16 +89,16 @@ class Upstream:
         """
         with _stand_ins():
             upstream = getattr(importlib.import_module(f"{self._package}.{name}"), name)
-        drawn = _drawn_on_demand(upstream, self._rasterise)
-        return _planned_on_processor(drawn, self._base) if self._source.planner == "cpu" else drawn
+        task = _rendered_on_demand(upstream, self._rasterise)
+        return _planned_on_processor(task, self._base) if self._source.planner == "cpu" else task
 
     def arguments(self, task: str) -> dict[str, Any]:
-        """Returns what ``setup_demo`` takes, beside the seed."""
+        """Returns what ``setup_demo`` takes, besides the seed."""
         arguments = self._configuration(self._source.config)
         named = arguments["embodiment"] if self._source.robot is None else [self._source.robot]
         folders = [self._root / "assets" / "embodiments" / name for name in (named[0], named[len(named) // 2])]
         robots = [_yaml(folder / "config.yml") for folder in folders]
-        for robot in robots:  # cameras that nobody reads are not drawn
+        for robot in robots:  # cameras that are not read are not rendered
             views = robot["static_camera_list"]
             robot["static_camera_list"] = [view for view in views if view["name"] == "head_camera"]
         arguments.update(
@@ -127,8 +127,7 @@ class Upstream:
     def _configuration(self, name: str) -> dict[str, Any]:
         if not self._source.checkout:
             return importlib.import_module("robotwin.config").load_task_config(name)
-        layouts = ("env_cfg/task_config", "task_config")  # since August 2026, and before
-        return _yaml(next(path for at in layouts if (path := self._root / at / f"{name}.yml").is_file()))
+        return _yaml(next(path for at in LAYOUTS if (path := self._root / at / f"{name}.yml").is_file()))
 
 
 def versions(source: Source, installed: Callable[[str], str] = importlib.metadata.version) -> dict[str, str]:
@@ -136,25 +135,25 @@ def versions(source: Source, installed: Callable[[str], str] = importlib.metadat
 
     Args:
         source: Where upstream's code is.
-        installed: Gives the version of a package in the interpreter that runs upstream.
+        installed: Returns the version of a package in the interpreter that runs upstream.
     """
-    found = {"sapien": installed("sapien")}
+    parts = {"sapien": installed("sapien")}
     if source.checkout:  # whatever was edited since its commit
         code, root = hashlib.sha256(), Path(source.root)
         for path in sorted((root / "envs").rglob("*.py")):
             code.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
-        found["code"] = code.hexdigest()
+        parts["code"] = code.hexdigest()
     else:
-        found[WHEEL] = installed(WHEEL)
-    found["planner"] = f"cpu {planner.VERSION}" if source.planner == "cpu" else "upstream"
-    return found
+        parts[WHEEL] = installed(WHEEL)
+    parts["planner"] = f"cpu {planner.VERSION}" if source.planner == "cpu" else "upstream"
+    return parts
 
 
-def _drawn_on_demand(upstream: type[Any], rasterise: bool) -> type[Any]:
-    """Returns upstream's task class with its drawing, and nothing else, in our hands."""
+def _rendered_on_demand(upstream: type[Any], rasterise: bool) -> type[Any]:
+    """Returns upstream's task class, rendering only on demand and otherwise unchanged."""
 
     class Scene(upstream):
-        drawing = False
+        rendering = False
 
         def setup_scene(self, **arguments: Any) -> None:
             if not rasterise:
@@ -177,11 +176,11 @@ def _drawn_on_demand(upstream: type[Any], rasterise: bool) -> type[Any]:
                 self.point_light_lst.append(self.scene.add_point_light([x, 0, 1.8], colour, shadow=False))
 
         def _update_render(self) -> None:
-            if self.drawing or self.crazy_random_light:  # such lights draw from the scene's stream at each tick
+            if self.rendering or self.crazy_random_light:  # such lights sample from the scene's stream at each tick
                 super()._update_render()
 
         def get_obs(self) -> dict[str, Any]:
-            return super().get_obs() if self.drawing else {}
+            return super().get_obs() if self.rendering else {}
 
     Scene.__name__ = upstream.__name__
     return Scene
@@ -205,11 +204,11 @@ def _planned_on_processor(scene: type[Any], base: Any) -> type[Any]:
 
 @functools.cache
 def _base(package: str) -> Any:
-    """Imports upstream's base class, once, and mends a few things for everybody in this process."""
+    """Imports upstream's base class, once, and fixes a few things of it for this process."""
     with _stand_ins():
         base: Any = importlib.import_module(f"{package}._base_task")
         transforms: Any = importlib.import_module(f"{package}.utils.transforms")
-    base.torch = types.SimpleNamespace(manual_seed=lambda seed: None)  # all it does is seed everybody's generator
+    base.torch = types.SimpleNamespace(manual_seed=lambda seed: None)  # its only use is to seed the global generator
     turn = transforms.get_align_matrix
     # In single precision the cosine of nearly equal directions comes out above 1, and their angle is no number.
     transforms.get_align_matrix = lambda start, end: turn(np.array(start, float), np.array(end, float))
@@ -219,12 +218,12 @@ def _base(package: str) -> Any:
     euler.mat2euler = lambda mat, axes="sxyz": angles(np.array(mat, float), axes)
     if package == "robotwin.envs":  # place_fan makes a reward in a way that the wheel's class no longer allows
         reward: Any = importlib.import_module(f"{package}.reward")
-        reward.Reward.__init__ = lambda self, **parts: None  # and nobody asks for it
+        reward.Reward.__init__ = lambda self, **parts: None  # and it is not used
     return base
 
 
 def _on_processor() -> bool:
-    """Whether SAPIEN draws on the processor."""
+    """Returns whether SAPIEN renders on the processor."""
     import sapien
 
     try:

@@ -1,8 +1,8 @@
-"""A Vulkan driver that SAPIEN can draw with: the system's own, or a software driver unpacked beside it.
+"""A Vulkan driver that SAPIEN can render with: the system's own, or a software driver unpacked next to it.
 
 SAPIEN asks for ``descriptorBindingPartiallyBound`` and ``timelineSemaphore``. The software driver of Debian 12 (Mesa
 22.3) reports the first as missing; Mesa 25 has both and is in the same distribution's backports. Installing it from
-there would replace the OpenGL that MuJoCo draws with, so its one library is unpacked into our cache folder, and the
+there would replace the OpenGL that MuJoCo renders with, so its one library is unpacked into our cache folder, and the
 Vulkan loader is pointed at it by an environment variable. Nothing of the system changes.
 """
 
@@ -17,17 +17,17 @@ import tempfile
 from pathlib import Path
 
 from ..errors import SuiteUnavailable
+from .standin.build import MEND as FIX
 
 LOADER_VARIABLE = "VK_ICD_FILENAMES"  # read by the Vulkan loader when SAPIEN creates its first renderer
 LIBRARIES = "apt-get install -y --no-install-recommends mesa-vulkan-drivers libvulkan1"
-MEND = "run `replan setup robotwin`"
 _RELEASE = "bookworm"  # the one release whose own driver is too old and whose backports have a newer one
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _DEVICE = """
 import sapien
 scene = sapien.Scene()
 """
-_PICTURE = (
+_IMAGE = (
     _DEVICE
     + """
 camera = scene.add_camera("probe", 16, 16, 1.0, 0.1, 10.0)
@@ -52,19 +52,19 @@ def activate(cache: Path) -> None:
         os.environ.setdefault(LOADER_VARIABLE, str(driver(cache)))
 
 
-def probe(icd: Path | None = None, draw: bool = False) -> str | None:
+def probe(icd: Path | None = None, render: bool = False) -> str | None:
     """Looks for a device in a process of its own, because a driver that fails may take the process with it.
 
     Args:
         icd: Driver to try; None leaves the choice to the environment and the system.
-        draw: Draw a picture, too. The software driver needs some seven seconds of a processor for its first one.
+        render: Also render an image. The software driver takes some seven seconds of a processor for its first one.
 
     Returns:
         None if it went well, else what went wrong.
     """
     environment = {**os.environ, **({LOADER_VARIABLE: str(icd)} if icd else {})}
-    command = [sys.executable, "-c", _PICTURE if draw else _DEVICE]
-    try:  # a driver may hang, too; a crowded machine needs its time
+    command = [sys.executable, "-c", _IMAGE if render else _DEVICE]
+    try:  # a driver may hang; on a busy machine it takes minutes
         run = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", timeout=1200)
     except subprocess.TimeoutExpired:
         return "no answer within twenty minutes"
@@ -73,35 +73,35 @@ def probe(icd: Path | None = None, draw: bool = False) -> str | None:
     return (run.stderr.strip().splitlines() or [f"exit status {run.returncode}"])[-1]
 
 
-def mend() -> str:
+def fix() -> str:
     """Returns what to do where no device is found: a driver that the user names goes before ours."""
     named = os.environ.get(LOADER_VARIABLE, "")
     if gone := [name for name in named.split(os.pathsep) if name and not Path(name).is_file()]:
         return f"{LOADER_VARIABLE} names {gone[0]}, which is not there; unset it"
-    return MEND
+    return FIX
 
 
 def setup(cache: Path) -> str:
-    """Makes sure that SAPIEN can draw: unpacks the software driver where, and only where, nothing else works.
+    """Makes sure that SAPIEN can render: unpacks the software driver where, and only where, nothing else works.
 
     Returns:
         What was found or done, in one line.
 
     Raises:
-        SuiteUnavailable: Nothing draws, and the driver cannot be unpacked here.
+        SuiteUnavailable: No driver renders, and the driver cannot be unpacked here.
     """
     if driver(cache).is_file() and probe(driver(cache)) is None:
-        return f"Vulkan: the unpacked software driver is there ({driver(cache)})"
-    system = probe(draw=True)
+        return f"Vulkan: the unpacked software driver is installed ({driver(cache)})"
+    system = probe(render=True)
     if system is None:
-        return "Vulkan: the system's own driver draws; nothing unpacked"
+        return "Vulkan: the system's own driver renders; nothing was unpacked"
     _unpack(cache)
-    failure = probe(driver(cache), draw=True)
+    failure = probe(driver(cache), render=True)
     if failure is None:
         return f"Vulkan: unpacked a software driver to {driver(cache)}; the system's own is unchanged"
     driver(cache).unlink()
     raise SuiteUnavailable(
-        f"the unpacked Vulkan driver does not draw ({failure}); run `{LIBRARIES}` as root, then {MEND}"
+        f"the unpacked Vulkan driver does not render ({failure}); run `{LIBRARIES}` as root, then {FIX}"
     )
 
 
@@ -155,7 +155,7 @@ def _mirror() -> str:
         codename, _, address = line.partition(" ")
         if codename == _RELEASE:
             return address
-    raise SuiteUnavailable(f"apt knows no archive of {_RELEASE}; run `apt-get update` as root, then {MEND}")
+    raise SuiteUnavailable(f"apt knows no archive of {_RELEASE}; run `apt-get update` as root, then {FIX}")
 
 
 def _codename() -> str:
@@ -170,5 +170,5 @@ def _run(command: list[str], folder: Path | None = None) -> str:
     run = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
     if run.returncode:
         last = (run.stderr.strip().splitlines() or [f"exit status {run.returncode}"])[-1]
-        raise SuiteUnavailable(f"`{' '.join(command[:1] + command[-2:])}` failed: {last}; {MEND} again")
+        raise SuiteUnavailable(f"`{' '.join(command[:1] + command[-2:])}` failed: {last}; {FIX} again")
     return run.stdout

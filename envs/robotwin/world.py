@@ -3,7 +3,7 @@
 The file runs in two places: in our process, on the published wheel (stand-in assets), and in the user's own
 interpreter (real assets; see ``bridge.py``). It therefore imports numpy, upstream, and its siblings.
 
-Upstream draws from the global generators of numpy and torch and prints as it goes. Here it draws from streams of its
+Upstream samples from the global generators of numpy and torch and prints as it goes. Here it draws from streams of its
 own, which are put in place for each call and taken out again, and nothing that it prints is shown.
 """
 
@@ -36,13 +36,12 @@ class World:
 
     Raises:
         ImportError: Upstream, or something it needs, cannot be imported.
-        NoRenderer: SAPIEN found nothing to draw with.
+        NoRenderer: SAPIEN found no device to render with.
     """
 
     def __init__(self, source: Source) -> None:
-        """See the class."""
         self.ticks = 0  # physics ticks since reset
-        self.failure = ""  # what upstream's expert last gave up with
+        self.failure = ""  # why upstream's expert last failed
         self._streams, self._task = Streams(), None
         self._about: dict[str, str] = {}
         self._after_tick: Callable[[], None] | None = None
@@ -55,11 +54,11 @@ class World:
         Args:
             task: Task.
             seed: Seed.
-            about: What the scene is about: objects and arms that upstream's sentences speak of. The wheel's tasks can
-                tell; a checkout's have to be played first if it is None.
+            about: Objects and arms that upstream's instructions name. The wheel's tasks return them; a checkout's task
+                has to be played first if it is None.
 
         Returns:
-            The most actions that an episode may have.
+            The largest number of actions of an episode.
 
         Raises:
             UnstableScene: Its objects do not come to rest.
@@ -80,43 +79,43 @@ class World:
         return int(self._scene.step_lim)
 
     def played_about(self) -> dict[str, str] | None:
-        """Returns what a scene that was played is about, or None if the scene says so by itself."""
+        """Returns what the instructions of a played scene name, or None where the scene returns it unplayed."""
         return None if hasattr(self._scene, "get_info") else dict(self._scene.info["info"])
 
     def versions(self) -> dict[str, str]:
         """Returns the versions of what decides how a scene evolves."""
         return self._upstream.versions()
 
-    def instruction(self, kind: str, draw: int) -> str:
-        """Returns one of upstream's sentences for the scene.
+    def instruction(self, kind: str, choice: int) -> str:
+        """Returns one of upstream's instructions for the scene.
 
         Args:
             kind: ``seen`` or ``unseen``.
-            draw: Says which, with the words for its objects.
+            choice: Seed that selects the instruction and the words for its objects.
         """
-        with Streams(draw).in_place():
+        with Streams(choice).in_place():
             written = self._upstream.descriptions(self._scene.task_name, [self._about], 1)
         name = self._scene.task_name.replace("_", " ")
         return next(iter(written[0][kind]), name) if written else name
 
     def act(self, action: np.ndarray, kind: str) -> tuple[bool, bool]:
-        """Executes one action, however long upstream's timing of it takes.
+        """Executes one action, for as long as upstream's timing of it takes.
 
         Args:
             action: ``[L6, Lgrip, R6, Rgrip]`` if ``kind`` is ``qpos``, two poses and grippers [16] if it is ``ee``.
             kind: ``qpos`` or ``ee``.
 
         Returns:
-            Whether the task was solved after any physics tick so far, and whether both arms found a way to go: upstream
-            lets an arm that cannot reach its pose wait.
+            Whether the task was solved after any physics tick so far, and whether both arms found a path: in upstream's
+            code an arm that cannot reach its pose waits.
         """
-        robot, found = self._scene.robot, []
+        robot, planned_paths = self._scene.robot, []
         plans = {name: getattr(robot, name) for name in ("left_plan_path", "right_plan_path")}
 
         def noted(plan: Callable[..., Any]) -> Callable[..., Any]:
             def planned(*arguments: Any, **named: Any) -> Any:
                 result = plan(*arguments, **named)
-                found.append(result["status"] == "Success")
+                planned_paths.append(result["status"] == "Success")
                 return result
 
             return planned
@@ -129,10 +128,10 @@ class World:
         finally:
             for name in plans:
                 delattr(robot, name)  # of the instance; the class still has it
-        return bool(self._scene.eval_success), all(found)
+        return bool(self._scene.eval_success), all(planned_paths)
 
     def hold(self, ticks: int) -> None:
-        """Lets the world move while the robot holds its last targets."""
+        """Advances the world while the robot holds its last targets."""
         robot = self._scene.robot
         for _ in range(ticks):
             for entity in {id(e): e for e in (robot.left_entity, robot.right_entity)}.values():
@@ -144,28 +143,28 @@ class World:
         with self._streams.in_place():
             return bool(self._scene.check_success())
 
-    def observe(self, draw: bool) -> dict[str, np.ndarray]:
-        """Returns the joint targets, the poses of the hands, and the pictures.
+    def observe(self, render: bool) -> dict[str, np.ndarray]:
+        """Returns the joint targets, the poses of the hands, and the images.
 
         Args:
-            draw: If not, the pictures are black.
+            render: If not, the images are black.
 
         Returns:
             ``state`` float32 [14] as ``qpos`` actions give it, ``endpose`` float32 [16] as ``ee`` actions give it, and
             the cameras' uint8 [240, 320, 3].
         """
-        robot, pictures = self._scene.robot, {name: np.zeros(IMAGE, np.uint8) for name in CAMERAS}
+        robot, images = self._scene.robot, {name: np.zeros(IMAGE, np.uint8) for name in CAMERAS}
         grippers = robot.get_left_gripper_val(), robot.get_right_gripper_val()
         endpose = [*robot.get_left_ee_pose(), grippers[0], *robot.get_right_ee_pose(), grippers[1]]
-        if draw:
-            self._scene.drawing = True
+        if render:
+            self._scene.rendering = True
             try:
                 with self._streams.in_place():
                     seen = self._scene.get_obs()["observation"]
             finally:
-                self._scene.drawing = False
-            pictures = {name: np.ascontiguousarray(seen[key]["rgb"]) for name, key in CAMERAS.items()}
-        return {**pictures, "state": np.array(self._targets(), np.float32), "endpose": np.array(endpose, np.float32)}
+                self._scene.rendering = False
+            images = {name: np.ascontiguousarray(seen[key]["rgb"]) for name, key in CAMERAS.items()}
+        return {**images, "state": np.array(self._targets(), np.float32), "endpose": np.array(endpose, np.float32)}
 
     def state(self) -> np.ndarray:
         """Returns poses, velocities, joints and joint targets of everything that moves, as float64."""
@@ -183,14 +182,14 @@ class World:
         parts.append([robot.get_left_gripper_val(), robot.get_right_gripper_val()])
         return np.concatenate([np.asarray(part, np.float64).ravel() for part in parts])
 
-    def demonstrate(self, every: int, draw: bool = False, watch: Watch | None = None) -> bool:
+    def demonstrate(self, every: int, render: bool = False, watch: Watch | None = None) -> bool:
         """Lets upstream's expert solve the task from here.
 
         Args:
-            every: Physics ticks between two looks.
-            draw: Whether observations have pictures.
+            every: Physics ticks between two observations.
+            render: Whether observations have images.
             watch: Called before the expert starts, after every ``every`` ticks, and when it is done, with what is seen
-                and held then; None if nobody looks.
+                and held then; None if nothing is to be observed.
 
         Returns:
             Whether upstream calls it a success: all motions could be planned and the task is solved at the end.
@@ -201,7 +200,7 @@ class World:
             nonlocal watching
             if watch is not None:
                 watching = True
-                watch(self.observe(draw), np.array(self._targets(), np.float64))
+                watch(self.observe(render), np.array(self._targets(), np.float64))
                 watching = False
 
         def after_tick() -> None:
@@ -210,13 +209,13 @@ class World:
                     look()
 
         look()
-        scene.plan_success, self.failure = True, "a way that it did not find"
+        scene.plan_success, self.failure = True, "a path that the planner did not find"
         self._after_tick = None if watch is None else after_tick
         try:
             with self._streams.in_place():
                 scene.play_once()
         except Exception as error:
-            # Upstream's experts fall over what they did not find. A file that is missing is no expert's failure.
+            # Upstream's experts raise where their planning failed. A missing file is another matter.
             if watching or isinstance(error, (ImportError, OSError)):
                 raise
             self.failure = f"{type(error).__name__}: {error}"

@@ -17,11 +17,13 @@ def envs(names: tuple[str, ...]) -> dict[str, Any]:
     """List suites and their settings, and the tasks of the suites that are named."""
     from tabulate import tabulate
 
-    from ...envs import SUITES, UNAVAILABLE
+    from ...envs import UNAVAILABLE
+    from ..registry import Registry
 
+    known = Registry().suites()
     for name in names:
-        if name not in SUITES and name not in UNAVAILABLE:
-            raise unknown("suite", name, [*SUITES, *UNAVAILABLE])
+        if name not in known and name not in UNAVAILABLE:
+            raise unknown("suite", name, [*known, *UNAVAILABLE])
     suites = [
         {
             "suite": suite.name,
@@ -33,7 +35,7 @@ def envs(names: tuple[str, ...]) -> dict[str, Any]:
             "demonstrations": suite.demonstrations is not None,
             "marks": list(suite.marks),
         }
-        for suite in SUITES.values()
+        for suite in known.values()
         if suite.name in names or not names
     ]
     rows = [

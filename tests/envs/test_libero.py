@@ -7,14 +7,12 @@ import importlib.util
 import json
 import subprocess
 import sys
-import warnings
 
 import gymnasium
 import mujoco
 import numpy as np
 import pytest
 import torch
-from gymnasium.utils.env_checker import check_env
 from replan.envs import SUITES
 from replan.envs.libero.simulator import CAMERAS
 from replan.envs.realtime import RealTime
@@ -85,17 +83,6 @@ print(json.dumps([seen, hashlib.sha256(env.unwrapped.get_state()).hexdigest(), i
 """
 
 
-@pytest.mark.slow
-def test_the_environment_passes_gymnasiums_checker_without_a_warning(world):
-    env = world(render_mode="rgb_array").unwrapped
-    env.reset(seed=0)  # what upstream warns about while it is built is not ours
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", message=".*minimum value is -infinity.*")
-        warnings.filterwarnings("ignore", message=".*maximum value is infinity.*")
-        check_env(env)
-
-
 # Spatial's drawer and goal's stove have states of their own, libero_10's kitchen has both.
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -145,7 +132,7 @@ print(json.dumps(seen))
 
 
 @pytest.mark.slow
-def test_pictures_states_and_physics_are_upstreams_to_the_bit(world):
+def test_images_states_and_physics_are_upstreams_to_the_bit(world):
     wanted = cell("libero_spatial", 4, 11)
     actions = np.concatenate([np.tile(STAY, (10, 1)), MIXED]).astype(np.float64).tolist()
     theirs = elsewhere(UPSTREAM, wanted["task"], json.dumps(actions))[9:]
@@ -171,7 +158,7 @@ def magenta(image):
 
 
 @pytest.mark.parametrize(("camera", "distance"), [("agentview", 0.5), ("wrist", 0.2)])
-def test_pictures_are_upright_and_not_mirrored(world, camera, distance):
+def test_images_are_upright_and_not_mirrored(world, camera, distance):
     env = world("libero_object")
     env.reset(seed=0, options=cell("libero_object", 1))
     simulator = env.unwrapped._simulator
@@ -195,7 +182,7 @@ def test_pictures_are_upright_and_not_mirrored(world, camera, distance):
         assert up[2] > 0.5
 
 
-def test_drawing_only_what_is_looked_at_changes_neither_pictures_nor_physics(world):
+def test_rendering_only_what_is_read_changes_neither_images_nor_physics(world):
     env = world("libero_goal")
     runs = []
     for lazy in (False, True):
@@ -208,7 +195,7 @@ def test_drawing_only_what_is_looked_at_changes_neither_pictures_nor_physics(wor
     assert runs[0][0] == runs[1][0] and np.array_equal(runs[0][1], runs[1][1])
 
 
-def test_two_environments_of_a_process_do_not_draw_into_each_others_pictures(world):
+def test_two_environments_of_a_process_do_not_render_into_each_others_images(world):
     env = world("libero_goal")
     options = cell("libero_goal", 2, 4)
     env.reset(seed=1, options=options)
@@ -354,31 +341,6 @@ def test_the_world_moves_while_the_policy_thinks(world):
         base.hold(-1)
 
 
-def test_a_handed_out_image_does_not_change_later(world):
-    env = world("libero_object")
-    observation, _ = env.reset(seed=0, options=cell("libero_object", 3))
-    before = digest(observation)
-    later, *_ = env.step(np.array([1, 1, -1, 0, 0, 0, -1], np.float32))
-    env.reset(seed=0, options=cell("libero_object", 3, 1))
-    assert digest(observation) == before != digest(later)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"task": "make_tea"}, "make_tea"),
-        ({"init_state": 50}, "50"),
-        ({"init_state": -1}, "-1"),
-        ({"init_state": 0.5}, "0.5"),
-        ({"init_state": True}, "True"),
-        ({"tsk": 1}, "tsk"),
-    ],
-)
-def test_bad_reset_options_are_refused_by_value(world, options, message):
-    with pytest.raises(ValueError, match=message):
-        world("libero_object").reset(seed=0, options=options)
-
-
 def test_a_seed_that_numpy_cannot_take_is_refused(world):
     with pytest.raises(ValueError, match=str(2**32)):
         world("libero_object").reset(seed=2**32)
@@ -397,19 +359,6 @@ def test_a_seed_that_numpy_cannot_take_is_refused(world):
 def test_bad_settings_are_refused_by_value(settings, message):
     with pytest.raises(ValueError, match=message):
         gymnasium.make(SUITES["libero_object"].env_id, disable_env_checker=True, **settings)
-
-
-@pytest.mark.parametrize(("action", "message"), [(np.zeros(6), r"\(6,\)"), (np.full(7, np.nan), "nan")])
-def test_bad_actions_are_refused_by_value(world, action, message):
-    env = world("libero_object").unwrapped
-    env.reset(seed=0, options=cell("libero_object", 3))
-    with pytest.raises(ValueError, match=message):
-        env.step(action)
-
-
-def test_a_step_before_reset_is_refused():
-    with pytest.raises(gymnasium.error.ResetNeeded):
-        gymnasium.make(SUITES["libero_object"].env_id).unwrapped.step(STAY)
 
 
 @pytest.mark.slow

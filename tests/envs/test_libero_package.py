@@ -192,7 +192,7 @@ def test_the_original_package_gets_a_configuration_in_our_cache_instead_of_askin
 
 @installed
 def test_what_a_suite_is_made_of_has_the_package_and_its_simulator():
-    world = SUITES["libero_goal"].world({"controller": "delta"})
+    world = SUITES["libero_goal"].fingerprint({"controller": "delta"})
     assert world["package"] == upstream.load().distribution
     assert (world["mujoco"], world["robosuite"]) == ("3.3.2", "1.4.0")
     assert world["assets"] == verify.sha256(verify.ASSETS)

@@ -39,7 +39,7 @@ def test_world_moves_until_the_first_tick_at_or_after_the_action_is_due(latency,
     assert env.unwrapped.place == ticks
 
 
-def test_world_waits_when_nobody_thinks():
+def test_world_waits_without_a_call_of_think():
     env = RealTime(World())
     env.reset()
     observation, *_ = env.step(0)

@@ -22,7 +22,7 @@ import pytest
 from replan.envs import SUITES, SuiteUnavailable
 from replan.envs.cache import cache_folder
 from replan.envs.demonstrations import TRAINING_SEED
-from replan.envs.robotwin import seeds
+from replan.envs.robotwin import find_scenes, seeds
 from replan.envs.robotwin.bridge import SimulatorError
 from replan.envs.robotwin.source import PYTHON, ROOT
 from replan.envs.robotwin.standin import build
@@ -120,7 +120,7 @@ def test_a_checkout_of_either_layout_plays_its_task(env):
 
 def test_what_it_is_made_of_is_known_without_starting_it(env, checkout):
     settings = {"root": str(checkout), "planner": "cpu", "action": "qpos"}
-    world = SUITES["robotwin-real"].world
+    world = SUITES["robotwin-real"].fingerprint
     assert world(settings) == env._opened.fingerprint
     assert world({**settings, "planner": "upstream"})["planner"] == "upstream"
     with pytest.raises(SuiteUnavailable, match=r"false cannot run RoboTwin \(exit status 1\).*--set python="):
@@ -155,7 +155,7 @@ def test_an_error_of_the_watcher_stops_the_demonstration_and_nothing_else(env):
     assert env.time_ns == before + 5 * env.tick_ns
 
 
-def test_a_simulator_that_dies_is_told_and_started_again(env):
+def test_a_simulator_that_dies_is_reported_and_started_again(env):
     first, _ = start(env)
     os.kill(env._world._process.pid, signal.SIGKILL)
     with pytest.raises(SimulatorError, match="signal 9"):
@@ -169,12 +169,12 @@ def test_a_simulator_that_dies_is_told_and_started_again(env):
 def test_scenes_of_these_assets_are_found_once_and_then_evaluated(env, tmp_path, monkeypatch):
     opened = replace(env._opened, cache=tmp_path)
     monkeypatch.setattr(env, "_opened", opened)
-    with pytest.raises(SuiteUnavailable, match="seeds --real click_bell"):
+    with pytest.raises(SuiteUnavailable, match="find_scenes --real click_bell"):
         start(env, scene=0)
-    monkeypatch.setattr(seeds, "COUNT", 2)
-    seeds.compute(opened.world, opened.fingerprint, ["click_bell"], seeds.cached(tmp_path, opened.fingerprint))
+    monkeypatch.setattr(find_scenes, "COUNT", 2)
+    find_scenes.compute(opened.world, opened.fingerprint, ["click_bell"], seeds.cached(tmp_path, opened.fingerprint))
     seed, about = opened.scene("click_bell", 1)
-    assert seeds.FIRST <= seed < TRAINING_SEED
+    assert find_scenes.FIRST <= seed < TRAINING_SEED
     assert about["{A}"].startswith("050_bell/")  # a checkout's task tells it only when it is played
     observation, _ = start(env, scene=1)
     assert "bell" in observation["instruction"]
@@ -203,21 +203,21 @@ def test_without_a_folder_it_says_how_to_name_one(monkeypatch):
         make()
 
 
-def test_a_checkout_without_assets_is_told(tmp_path):
+def test_a_checkout_without_assets_is_reported(tmp_path):
     (tmp_path / "envs").mkdir()
     (tmp_path / "envs" / "_base_task.py").touch()
     with pytest.raises(SuiteUnavailable, match="has no folder objects"):
         make(root=str(tmp_path))
 
 
-def test_an_unknown_configuration_is_told(checkout):
+def test_an_unknown_configuration_is_reported(checkout):
     with pytest.raises(ValueError, match="demo_dirty"):
         make(root=str(checkout), config="demo_dirty")
     with pytest.raises(ValueError, match="guess"):
         make(root=str(checkout), planner="guess")
 
 
-def test_an_interpreter_without_upstreams_packages_is_told(checkout, tmp_path, monkeypatch):
+def test_an_interpreter_without_upstreams_packages_is_reported(checkout, tmp_path, monkeypatch):
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')  # no site-packages
     bare.chmod(0o755)

@@ -50,14 +50,14 @@ def test_every_object_that_a_task_names_is_there_and_no_other(objects, upstream)
     assert named == {path.name for path in objects.iterdir()}
 
 
-def test_every_variant_is_one_that_upstreams_sentences_can_speak_of(objects, upstream):
+def test_every_variant_is_one_that_upstreams_instructions_can_name(objects, upstream):
     described = upstream / "description" / "objects_description"
     for data in objects.glob("*/model_data*.json"):
         variant = data.stem.removeprefix("model_data")
         assert (described / data.parent.name / f"base{variant}.json").is_file(), data
 
 
-def test_a_variant_has_the_colour_that_upstreams_sentences_call_it_by(objects, upstream):
+def test_a_variant_has_the_colour_that_upstreams_instructions_use(objects, upstream):
     import trimesh
     from replan.envs.robotwin.standin.objects.shapes import COLOURS
 

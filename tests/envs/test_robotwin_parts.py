@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from replan.envs import SUITES, SuiteUnavailable
 from replan.envs.demonstrations import TRAINING_SEED
-from replan.envs.robotwin import planner, seeds, serve, vulkan
+from replan.envs.robotwin import find_scenes, planner, seeds, serve, vulkan
 from replan.envs.robotwin.planner import ACCELERATION, SPEED, STEP, CpuPlanner
 from replan.envs.robotwin.source import open_standin
 from replan.envs.robotwin.standin import build
@@ -108,7 +108,7 @@ def test_every_task_of_the_suite_has_its_scenes():
     assert set(stored) <= set(TASKS) == set(SUITES["robotwin-real"].tasks)
     for scenes in stored.values():
         assert len(set(scenes)) == COUNT == SUITES["robotwin"].init_states
-        assert seeds.FIRST <= min(scenes) and max(scenes) < TRAINING_SEED
+        assert find_scenes.FIRST <= min(scenes) and max(scenes) < TRAINING_SEED
 
 
 class Expert:
@@ -135,30 +135,32 @@ KEY = {"assets": "these", "planner": "cpu 1"}
 
 def test_scenes_are_found_stored_and_found_again(tmp_path, capsys):
     path = seeds.cached(tmp_path, KEY)
-    seeds.compute(Expert(), KEY, ["wheel", "impossible", "checkout"], path, most=500)
+    find_scenes.compute(Expert(), KEY, ["wheel", "impossible", "checkout"], path, most=500)
     assert "impossible" in capsys.readouterr().out
     found = seeds.load(KEY, tmp_path, "wheel")
     assert len(found) == COUNT
     assert all(seed % 3 == 0 and seed % 5 and about is None for seed, about in found)
     assert seeds.load(KEY, tmp_path, "checkout")[0] == (found[0][0], {"{A}": "checkout"})
     written = path.stat().st_mtime_ns
-    seeds.compute(Expert(), KEY, ["wheel"], path, most=500)
+    find_scenes.compute(Expert(), KEY, ["wheel"], path, most=500)
     assert path.stat().st_mtime_ns == written  # nothing is searched twice
 
 
 def test_a_task_that_the_expert_hardly_solves_is_left_out(tmp_path, capsys):
     path = seeds.cached(tmp_path, KEY)
-    seeds.compute(Expert(), KEY, ["wheel"], path)
-    assert f"solves only 4 of {4 + seeds.MOST - COUNT + 1} scenes" in capsys.readouterr().out  # then it is hopeless
+    find_scenes.compute(Expert(), KEY, ["wheel"], path)
+    assert (
+        f"solves only 4 of {4 + find_scenes.MOST - COUNT + 1} scenes" in capsys.readouterr().out
+    )  # then it is hopeless
     with pytest.raises(SuiteUnavailable):
         seeds.load(KEY, tmp_path, "wheel")
 
 
 def test_scenes_of_other_assets_are_refused_with_the_command_that_finds_them(tmp_path):
-    seeds.compute(Expert(), KEY, ["wheel"], seeds.cached(tmp_path, KEY), most=500)
-    with pytest.raises(SuiteUnavailable, match="assets others.*replan.envs.robotwin.seeds wheel"):
+    find_scenes.compute(Expert(), KEY, ["wheel"], seeds.cached(tmp_path, KEY), most=500)
+    with pytest.raises(SuiteUnavailable, match="assets others.*replan.envs.robotwin.find_scenes wheel"):
         seeds.load({**KEY, "assets": "others"}, tmp_path, "wheel")
-    with pytest.raises(SuiteUnavailable, match="seeds --real wheel"):
+    with pytest.raises(SuiteUnavailable, match="find_scenes --real wheel"):
         seeds.load({**KEY, "config": "demo_clean"}, tmp_path, "wheel")
 
 
@@ -176,7 +178,7 @@ def test_the_driver_that_the_user_names_goes_first(tmp_path, monkeypatch):
     assert environment[vulkan.LOADER_VARIABLE] == "mine.json"
 
 
-def test_a_driver_that_is_none_is_told(tmp_path):
+def test_a_driver_that_is_none_is_reported(tmp_path):
     pytest.importorskip("sapien", reason="SAPIEN is not installed; run `replan setup robotwin`")
     broken = tmp_path / "broken.json"
     broken.write_text(json.dumps({"file_format_version": "1.0.0", "ICD": {"library_path": "none.so"}}))
@@ -202,6 +204,6 @@ def test_plain_values_and_arrays_cross_and_code_does_not():
 
 def test_a_driver_that_the_user_named_and_that_is_not_there_is_named(monkeypatch):
     monkeypatch.delenv("VK_ICD_FILENAMES", raising=False)
-    assert vulkan.mend() == vulkan.MEND
+    assert vulkan.fix() == vulkan.FIX
     monkeypatch.setenv("VK_ICD_FILENAMES", "/no/driver.json")
-    assert vulkan.mend() == "VK_ICD_FILENAMES names /no/driver.json, which is not there; unset it"
+    assert vulkan.fix() == "VK_ICD_FILENAMES names /no/driver.json, which is not there; unset it"

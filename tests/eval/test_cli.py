@@ -166,7 +166,7 @@ def test_envs_lists_what_can_be_asked_for(replan):
         "init_states": 2,
         "settings": {"speed": "float", "log": "str"},
         "policy": "tiny-shelf",
-        "expert": "scripted",
+        "demonstrations": False,
         "marks": ["stand-in: a belt in place of a shelf"],
     }
     assert "shelf, stand-in: a belt in place of a shelf" in out

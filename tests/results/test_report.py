@@ -192,6 +192,7 @@ def test_acceptance_by_position_is_on_the_page_where_something_was_drafted(writt
     summary = "<summary>Draft acceptance by position"
     assert summary not in render([flash_run])
     drafted = written(make.episode("flash", rounds=(make.round(0, accepted=3), make.round(1, accepted=1))))
+    assert not Page(render([drafted])).broken
     section = render([drafted]).partition(summary)[2].partition("</details>")[0]
     assert re.findall(r"<td>(\d+ %)</td>", section) == ["100 %", "50 %", "50 %", *["0 %"] * 7]
 

@@ -10,5 +10,5 @@ __all__ = ["Expert", "make_expert"]
 
 
 def make_expert(problem: Any) -> Expert:
-    """The expert for the task of a LIBERO environment (``ControlEnv(...).env``)."""
+    """Returns the expert for the task of a LIBERO environment (``ControlEnv(...).env``)."""
     return Expert(problem)

@@ -1,4 +1,4 @@
-"""One expert a task: the first line of the goal that is not satisfied is worked on."""
+"""The expert of a task: it works on the first line of the goal that is not satisfied."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ class Expert:
     """
 
     def __init__(self, problem: Any) -> None:
-        """See the class."""
         self.scene = Scene(problem)
         goals = problem.parsed_problem["goal_state"]
         self.goals = [list(goal) for goal in sorted(goals, key=lambda goal: (*_ORDER, goal[0]).index(goal[0]))]
@@ -46,14 +45,14 @@ class Expert:
         raise NotImplementedError(f"the scripted experts have no skill for the goal {' '.join((verb, *things))!r}")
 
     def _aside(self, thing: str, target: str) -> np.ndarray:
-        """Where on a surface [3] something goes that others share: in a row, the first one farthest from the arm."""
+        """Returns the offset [3] of a thing on a surface that several share: a row, the first farthest from the arm."""
         sharing = [goal[1] for goal in self.goals if goal[0] == "on" and goal[2] == target]
         if thing not in sharing:
             return np.zeros(3)
         return np.array([_ROW * ((len(sharing) - 1) / 2 - sharing.index(thing)), 0.0, 0.0])
 
     def act(self) -> np.ndarray:
-        """The next OSC_POSE delta action, float64 [7] in [-1, 1], decided from the present state."""
+        """Returns the next OSC_POSE delta action, float64 [7] in [-1, 1], for the present state."""
         todo = [skill for goal, skill in zip(self.goals, self.skills, strict=True) if not self.scene.satisfied(goal)]
         leaving = (skill.leave() for skill in self.skills if skill not in todo[:1])
         action = next((action for action in leaving if action is not None), None)
@@ -64,11 +63,11 @@ class Expert:
         return np.clip(action, -1.0, 1.0)
 
     def snapshot(self) -> list[Grasp | None]:
-        """What the expert remembers between calls; give it to :meth:`restore`."""
+        """Returns what the expert remembers between calls, for :meth:`restore`."""
         return [skill.grasp if isinstance(skill, PickPlace) else None for skill in self.skills]
 
     def restore(self, memo: list[Grasp | None]) -> None:
-        """Takes back a memory."""
+        """Restores a memory."""
         for skill, grasp in zip(self.skills, memo, strict=True):
             if isinstance(skill, PickPlace):
                 skill.grasp = grasp

@@ -38,7 +38,6 @@ class Drawer:
     """
 
     def __init__(self, scene: Scene, region: str, open: bool) -> None:
-        """See the class."""
         self.scene, self.open = scene, open
         site = scene.problem.object_sites_dict[region]
         model, data = scene.model, scene.data
@@ -118,7 +117,6 @@ class Door:
     """
 
     def __init__(self, scene: Scene, name: str) -> None:
-        """See the class."""
         self.scene = scene
         fixture = scene.problem.get_object(name)
         self._joint = int(scene.model.joint(fixture.joints[0]).id)
@@ -163,7 +161,6 @@ class Knob:
     """
 
     def __init__(self, scene: Scene, name: str, on: bool) -> None:
-        """See the class."""
         self.scene = scene
         model, data = scene.model, scene.data
         joint = model.joint(scene.problem.get_object(name).joints[0])

@@ -28,7 +28,6 @@ class Scene:
     """
 
     def __init__(self, problem: Any) -> None:
-        """See the class."""
         self.problem = problem
         self.model, self.data = problem.sim.model._model, problem.sim.data._data
         self.robot = problem.robots[0]
@@ -129,7 +128,7 @@ class Scene:
 
     def _cloud(self, name: str, coarse: bool) -> np.ndarray:
         bodies, local = self._bodies[name], self._coarse if coarse else self._local
-        # Of a rounded pose, so that what rests is computed once, and what was asked for before makes no difference.
+        # Of a rounded pose, so that bodies at rest are computed once, and earlier calls make no difference.
         turns, places = (np.round(x[bodies] / _ROUNDED) * _ROUNDED for x in (self.data.xmat, self.data.xpos))
         pose = turns.tobytes() + places.tobytes()
         kept = self._clouds.get((name, coarse))

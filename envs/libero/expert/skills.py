@@ -22,7 +22,6 @@ class PickPlace:
     """
 
     def __init__(self, scene: Scene, thing: str, target: str, aside: np.ndarray) -> None:
-        """See the class."""
         self.scene, self.thing, self.target = scene, thing, target
         self._aside = aside
         sites = scene.problem.object_sites_dict

@@ -1,10 +1,12 @@
-"""How experts are recorded: labels belong to the very state that they stand beside, and nothing is drawn in vain."""
+"""Recorded episodes: a label belongs to the state of its frame, and images are rendered only where they are used."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from replan.policies.training.drivers import scripted, simulated
+from replan.envs.libero.demonstrations import episode as simulated
+from replan.envs.robotwin.demonstrations import episode as scripted
+from replan.envs.robotwin.world import UnstableScene
 
 HORIZON = 16
 
@@ -18,13 +20,13 @@ def plan(x, horizon):
 
 
 class Line:
-    """A point in seven dimensions; the expert halves the way to the origin. Images tell whether they were drawn."""
+    """A point in seven dimensions; the expert halves the way to the origin. Observations tell if images were made."""
 
     action_space = np.zeros(7)
     steps = 40
 
     def __init__(self):
-        self.cameras_on, self.drawn, self.starts = True, 0, []
+        self.cameras_on, self.rendered, self.starts = True, 0, []
 
     def reset(self, *, seed, options):
         self.starts.append((seed, options["task"], self.sampled_starts))
@@ -39,41 +41,40 @@ class Line:
         return plan(self.x, horizon)
 
     def _observation(self):
-        self.drawn += self.cameras_on
-        return {"state": self.x.copy(), "drawn": self.cameras_on}
+        self.rendered += self.cameras_on
+        return {"state": self.x.copy(), "rendered": self.cameras_on}
 
 
-@pytest.mark.parametrize("driven", [False, True])
-def test_every_label_is_what_the_expert_would_do_from_that_very_state(driven):
-    driver = (lambda observation: np.full((HORIZON, 7), 0.1)) if driven else None
+@pytest.mark.parametrize("acted", [False, True])
+def test_every_label_is_what_the_expert_would_do_from_that_very_state(acted):
+    policy = (lambda observation: np.full((HORIZON, 7), 0.1)) if acted else None
     for seed in range(8):
         env = Line()
-        frames = simulated(env, np.random.default_rng(seed), seed, "task", HORIZON, driver)
+        frames = simulated(env, np.random.default_rng(seed), seed, "task", HORIZON, policy)
         assert frames.success and frames.labels
         for observation, label in zip(frames.observations, frames.labels, strict=True):
-            assert observation["drawn"]
+            assert observation["rendered"]
             np.testing.assert_allclose(label, plan(observation["state"], HORIZON), atol=1e-12)
-        assert env.drawn < 0.7 * env.steps  # most images are of no use to anybody
+        assert env.rendered < 0.7 * env.steps  # most images are not used
         assert env.starts == [(seed, "task", True)]
 
 
-def test_the_disturbed_expert_leaves_its_path_and_a_policy_takes_it_elsewhere():
-    own, driven, clean = Line(), Line(), Line()
+def test_the_disturbed_expert_leaves_its_path_and_a_policy_leads_elsewhere():
+    own, acted, clean = Line(), Line(), Line()
     simulated(own, np.random.default_rng(0), 0, "task", HORIZON, None)
-    simulated(driven, np.random.default_rng(0), 0, "task", HORIZON, lambda _: np.full((HORIZON, 7), 0.1))
+    simulated(acted, np.random.default_rng(0), 0, "task", HORIZON, lambda _: np.full((HORIZON, 7), 0.1))
     clean.sampled_starts = True
     clean.reset(seed=0, options={"task": "task"})
     for action in clean.expert_chunk(clean.steps):
         clean.step(action)
     assert np.abs(clean.x).max() < 1e-6
-    assert np.abs(own.x - clean.x).max() > 1e-3 and np.abs(driven.x).max() > 0.05
+    assert np.abs(own.x - clean.x).max() > 1e-3 and np.abs(acted.x).max() > 0.05
 
 
 class Script(Line):
     """Its expert only acts whole tasks, one unit of the first channel a frame."""
 
     sampled_starts = None
-    unstable = ZeroDivisionError
 
     def __init__(self, works=True, stable=True):
         super().__init__()
@@ -81,7 +82,7 @@ class Script(Line):
 
     def reset(self, *, seed, options):
         if not self.stable:
-            raise ZeroDivisionError
+            raise UnstableScene
         assert options["init_state"] == seed
         return super().reset(seed=seed, options=options)
 
@@ -104,15 +105,15 @@ def test_a_scripted_failure_or_a_scene_that_falls_over_is_not_recorded(env):
     assert not frames.success and not frames.labels and not frames.observations
 
 
-def test_a_policy_drives_before_the_script_takes_over():
+def test_a_policy_acts_before_the_script_takes_over():
     shots = []
 
-    def driver(observation):
-        shots.append(observation["drawn"])
+    def policy(observation):
+        shots.append(observation["rendered"])
         return np.full((HORIZON, 7), 0.01)
 
     env = Script()
     env.steps = 100
-    frames = scripted(env, np.random.default_rng(5), 0, "task", HORIZON, driver)
+    frames = scripted(env, np.random.default_rng(5), 0, "task", HORIZON, policy)
     assert 10 < env.time < env.steps and len(frames.labels) == 20
-    assert len(shots) == -(-env.time // 10) and all(shots)  # one call for ten actions, each on a drawn picture
+    assert len(shots) == -(-env.time // 10) and all(shots)  # one call per ten actions, each on a rendered image

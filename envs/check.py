@@ -1,0 +1,380 @@
+"""Checks that a suite keeps the contract of :class:`replan.envs.world.World`; its author calls it in a test."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import json
+import os
+import random  # noqa: TID251  # whether the global generators are left alone
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.utils.env_checker import check_env
+
+from .errors import SuiteUnavailable
+from .suite import Suite
+
+MANIFEST = ("init_state", "fixtures", "instruction", "step_budget", "success_rule")
+SEED, STEPS, HELD_TICKS = 5, 3, 7  # arbitrary: enough to move something
+FAR_STATE = 1_000_000  # where initial states are sampled without end
+LONGEST_EPISODE = 10_000  # steps; no suite of ours allows more than 1 500
+
+
+class BrokenContract(AssertionError):
+    """A suite does not do what the harness relies on."""
+
+
+def check_suite(suite: Suite, *, task: str | None = None, settings: Mapping[str, Any] | None = None) -> None:
+    """Checks everything that the harness relies on, on one task; it plays one episode to its end.
+
+    Args:
+        suite: The suite.
+        task: Task to check with; None takes the first.
+        settings: Environment arguments, such as small images.
+
+    Raises:
+        BrokenContract: The suite breaks a promise; the message names both.
+        SuiteUnavailable: Something that the suite needs is missing.
+
+    Example:
+        >>> from replan.envs import SUITES
+        >>> check_suite(SUITES["conveyor"])
+    """
+    task, settings = task or suite.tasks[0], dict(settings or {})
+    with _promise(suite, "its description fits the class of the environment"):
+        _check_description(suite)
+    env = _make(suite, settings)
+    try:
+        with _promise(suite, "spaces, ticks and state are of the documented types"):
+            _check_types(suite, env, task)
+        with _promise(suite, "step, hold and get_state raise ResetNeeded before the first reset"):
+            _check_before_reset(_make(suite, settings))
+        with _promise(suite, "the manifest is text or numbers, and differs between initial states"):
+            _check_manifest(suite, env, task)
+        first = _play(env, task)
+        with _promise(suite, "observations and states share no memory with later ones"):
+            _check_buffers(env, task)
+        with _promise(suite, "a cell is the same after other cells"):
+            env.reset(seed=SEED + 1, options={"task": suite.tasks[-1], "init_state": 0})
+            env.step(_actions(env)[0])
+            _assert_equal(_play(env, task), first)
+        with _promise(suite, "a cell is the same in another process"):
+            _assert_equal(_play_elsewhere(suite, settings, task), first)
+        with _promise(suite, "global random generators have no effect, and are left as they were"):
+            _check_generators(env, task, first)
+        with _promise(suite, "images are black with cameras_on False, and nothing else changes"):
+            _check_cameras_off(suite, env, task, first)
+        with _promise(suite, "bad actions are refused with a ValueError and change nothing"):
+            _check_bad_actions(env, task)
+        with _promise(suite, "bad reset options are refused with a ValueError"):
+            _check_bad_options(suite, env, task)
+        with _promise(suite, "hold advances time_ns by whole ticks, and refuses negative ones"):
+            _check_hold(env, task)
+        with _promise(suite, "info has success on every step, and outcome on the last one only"):
+            _check_episode(env, task)
+        with _promise(suite, "Gymnasium's checker finds no fault"):
+            _check_gymnasium(env, task)
+    finally:
+        env.close()
+
+
+@contextmanager
+def _promise(suite: Suite, promise: str) -> Iterator[None]:
+    """Names the suite and the promise in whatever goes wrong inside."""
+    try:
+        yield
+    except SuiteUnavailable:
+        raise
+    except Exception as error:
+        what = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+        raise BrokenContract(f"suite {suite.name!r} breaks the promise that {promise}: {what}") from error
+
+
+def _make(suite: Suite, settings: Mapping[str, Any]) -> Any:
+    if suite.env_id not in gymnasium.registry:
+        gymnasium.register(suite.env_id, suite.entry_point, kwargs=dict(suite.kwargs))
+    with _promise(suite, "it can be made"):
+        return gymnasium.make(suite.env_id, disable_env_checker=True, **settings).unwrapped
+
+
+def _check_description(suite: Suite) -> None:
+    assert suite.tasks and len(set(suite.tasks)) == len(suite.tasks), f"tasks must be unique names, got {suite.tasks}"
+    module, _, name = suite.entry_point.partition(":")
+    parameters = inspect.signature(getattr(importlib.import_module(module), name)).parameters
+    for setting, kind in suite.settings.items():
+        assert setting in parameters, f"setting {setting!r} is no argument of {name}"
+        annotation = str(parameters[setting].annotation)
+        assert kind.__name__ in annotation, f"setting {setting!r} is {kind.__name__}, and the argument {annotation}"
+
+
+def _check_types(suite: Suite, env: Any, task: str) -> None:
+    assert isinstance(env.tick_ns, int) and env.tick_ns > 0, f"tick_ns must be a positive int, got {env.tick_ns!r}"
+    assert isinstance(env.action_space, spaces.Box), f"the action space must be a Box, got {env.action_space}"
+    observation, _ = _reset(env, task)
+    _assert_in_space(env, observation)
+    state, instruction = observation["state"], observation["instruction"]
+    assert state.dtype == np.float32 and state.ndim == 1, f"state must be float32 [n], got {state.dtype}{state.shape}"
+    assert isinstance(instruction, str) and instruction, f"instruction must be text, got {instruction!r}"
+    for camera in suite.cameras:
+        image = observation[camera]
+        assert image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3, (
+            f"{camera} must be uint8 [H, W, 3], got {image.dtype}{list(image.shape)}"
+        )
+        assert image.any(), f"{camera} is black with cameras_on True"
+    simulator = env.get_state()
+    assert simulator.dtype == np.float64 and simulator.ndim == 1, (
+        f"get_state must be float64 [n], got {simulator.dtype}{list(simulator.shape)}"
+    )
+    assert np.isfinite(simulator).all(), "get_state is not finite"
+    before = env.time_ns
+    assert before == 0, f"time_ns must be 0 after a reset, got {before!r}"
+    env.step(_actions(env)[0])
+    assert isinstance(env.time_ns, int) and env.time_ns > 0, f"time_ns must be a growing int, got {env.time_ns!r}"
+    assert env.time_ns % env.tick_ns == 0, f"time_ns must be whole ticks of {env.tick_ns}, got {env.time_ns}"
+
+
+def _assert_in_space(env: Any, observation: dict[str, Any]) -> None:
+    known = env.observation_space.spaces
+    for name in {**known, **observation}:
+        inside = name in observation and name in known and known[name].contains(observation[name])
+        assert inside, f"the observation's {name} is not in the observation space"
+
+
+def _check_before_reset(env: Any) -> None:
+    try:
+        for name, use in (
+            ("step", lambda: env.step(_actions(env)[0])),
+            ("hold", lambda: env.hold(1)),
+            ("get_state", env.get_state),
+        ):
+            try:
+                use()
+            except gymnasium.error.ResetNeeded:
+                continue
+            except Exception as error:
+                raise AssertionError(f"{name} raised {type(error).__name__}: {error}") from error
+            raise AssertionError(f"{name} raised nothing")
+    finally:
+        env.close()
+
+
+def _check_manifest(suite: Suite, env: Any, task: str) -> None:
+    observation, info = _reset(env, task)
+    manifest = info["manifest"]
+    if missing := [name for name in MANIFEST if name not in manifest]:
+        raise AssertionError(f"it lacks {', '.join(missing)}")
+    for name, value in manifest.items():
+        assert isinstance(value, (str, int, float)), f"{name} is a {type(value).__name__}"
+    assert manifest["instruction"] == observation["instruction"], "its instruction is not the observation's"
+    last = FAR_STATE if suite.init_states is None else suite.init_states - 1
+    for init_state in sorted({1, last}) if last else ():
+        _, info = env.reset(seed=SEED, options={"task": task, "init_state": init_state})
+        assert info["manifest"]["init_state"] != manifest["init_state"], (
+            f"initial states 0 and {init_state} have the same digest"
+        )
+
+
+def _check_buffers(env: Any, task: str) -> None:
+    observation, _ = _reset(env, task)
+    held = []
+    for action in _actions(env):
+        state = env.get_state()
+        held.append((observation, state, _digests(observation, state)))
+        observation = env.step(action)[0]
+    env.reset(seed=SEED + 1, options={"task": task, "init_state": 0})
+    env.get_state()
+    for step, (observation, state, digests) in enumerate(held):
+        changed = [name for name, digest in _digests(observation, state).items() if digest != digests[name]]
+        assert not changed, f"{', '.join(changed)} of step {step} changed afterwards"
+
+
+def _check_generators(env: Any, task: str, first: list[dict[str, Any]]) -> None:
+    callers = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        for seed in (1, 2):
+            random.seed(seed)
+            np.random.seed(seed)  # noqa: NPY002
+            before = _generator_states()
+            _assert_equal(_play(env, task), first)
+            assert _generator_states() == before, "a global generator was used"
+    finally:
+        random.setstate(callers[0])
+        np.random.set_state(callers[1])  # noqa: NPY002
+
+
+def _generator_states() -> tuple[Any, ...]:
+    numpy: Any = np.random.get_state()  # noqa: NPY002
+    return random.getstate(), numpy[1].tolist(), numpy[2:]
+
+
+def _check_cameras_off(suite: Suite, env: Any, task: str, first: list[dict[str, Any]]) -> None:
+    env.cameras_on = False
+    try:
+        dark = _play(env, task)
+        observation, _ = _reset(env, task)
+        _assert_in_space(env, observation)
+        for camera in suite.cameras:
+            assert not observation[camera].any(), f"{camera} is not black"
+    finally:
+        env.cameras_on = True
+    without = [[{k: v for k, v in row.items() if k not in suite.cameras} for row in rows] for rows in (dark, first)]
+    _assert_equal(*without)
+
+
+def _check_bad_actions(env: Any, task: str) -> None:
+    _reset(env, task)
+    before, good = env.get_state(), _actions(env)[0]
+    for name, action in (
+        ("of another shape", np.append(good, 0.0)),
+        ("with NaN", np.full_like(good, np.nan)),
+        ("with infinity", np.full_like(good, np.inf)),
+    ):
+        _assert_refused(f"an action {name}", lambda action=action: env.step(action))
+        assert np.array_equal(env.get_state(), before) and env.time_ns == 0, f"an action {name} changed the state"
+
+
+def _check_bad_options(suite: Suite, env: Any, task: str) -> None:
+    options: list[dict[str, Any]] = [{"tsk": task}, {"task": "no such task"}]
+    beyond = [] if suite.init_states is None else [suite.init_states]
+    options += [{"task": task, "init_state": bad} for bad in (-1, 0.5, True, "0", *beyond)]
+    for bad in options:
+        _assert_refused(f"the options {bad}", lambda bad=bad: env.reset(seed=SEED, options=bad))
+
+
+def _check_hold(env: Any, task: str) -> None:
+    _reset(env, task)
+    state = env.get_state()
+    env.hold(0)
+    assert env.time_ns == 0 and np.array_equal(env.get_state(), state), "hold(0) changed something"
+    env.hold(HELD_TICKS)
+    assert env.time_ns == HELD_TICKS * env.tick_ns, f"{HELD_TICKS} ticks are {env.time_ns} ns"
+    _assert_refused("hold(-1)", lambda: env.hold(-1))
+
+
+def _check_episode(env: Any, task: str) -> None:
+    env.cameras_on = False
+    try:
+        _, info = _reset(env, task)
+        assert info["success"] is False, "success must be False after a reset"
+        action = _actions(env)[0]
+        for step in range(LONGEST_EPISODE):
+            before = env.time_ns
+            _, reward, terminated, truncated, info = env.step(action)
+            assert isinstance(info.get("success"), bool), f"step {step} has no success"
+            assert env.time_ns > before, f"time_ns stands still in step {step}"
+            assert ("outcome" in info) == bool(terminated or truncated), (
+                f"step {step} has outcome or end without the other"
+            )
+            assert not (terminated and truncated), f"step {step} is terminated and truncated"
+            if terminated or truncated:
+                outcome = info["outcome"]
+                assert isinstance(outcome, str) and outcome, f"outcome must be a word, got {outcome!r}"
+                assert info["success"] == (outcome == "success") == (reward == 1), (
+                    f"outcome {outcome!r}, success {info['success']} and reward {reward} disagree"
+                )
+                return
+        raise AssertionError(f"no episode ended within {LONGEST_EPISODE} steps of the same action")
+    finally:
+        env.cameras_on = True
+
+
+def _check_gymnasium(env: Any, task: str) -> None:
+    reset = env.reset
+
+    def on_one_task(*, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return reset(seed=seed, options={"task": task, **(options or {})})  # others may need another simulator
+
+    env.reset, env.cameras_on = on_one_task, False
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            # States have no bounds, and joint targets are not in [-1, 1].
+            warnings.filterwarnings("ignore", ".*(minimum|maximum) value is -?infinity")
+            warnings.filterwarnings("ignore", ".*For Box action spaces")
+            check_env(env, skip_render_check=True, skip_close_check=True)
+    finally:
+        del env.reset
+        env.cameras_on = True
+
+
+def _reset(env: Any, task: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    return env.reset(seed=SEED, options={"task": task, "init_state": 0})
+
+
+def _actions(env: Any) -> list[np.ndarray]:
+    """Returns actions from the middle of the action space: small differences, or absolute targets close together."""
+    low, high = np.asarray(env.action_space.low, np.float64), np.asarray(env.action_space.high, np.float64)
+    share = np.random.default_rng(SEED).uniform(0.4, 0.6, (STEPS, *low.shape))
+    return list((low + share * (high - low)).astype(env.action_space.dtype))
+
+
+def _play(env: Any, task: str) -> list[dict[str, Any]]:
+    """Returns digests of everything that a short episode shows, one dictionary per step."""
+    observation, info = _reset(env, task)
+    rows = [{**_digests(observation, env.get_state()), "manifest": info["manifest"]}]
+    for action in _actions(env):
+        env.hold(HELD_TICKS)
+        observation, reward, terminated, truncated, info = env.step(action)
+        end = [float(reward), bool(terminated), bool(truncated), info.get("outcome")]
+        rows.append({**_digests(observation, env.get_state()), "time_ns": env.time_ns, "end": end})
+        if terminated or truncated:
+            break
+    return rows
+
+
+def _digests(observation: Mapping[str, Any], state: np.ndarray) -> dict[str, str]:
+    return {
+        name: value if isinstance(value, str) else hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+        for name, value in {**observation, "get_state": state}.items()
+    }
+
+
+def _assert_equal(rows: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    assert len(rows) == len(expected), f"{len(rows)} steps instead of {len(expected)}"
+    for step, (row, wanted) in enumerate(zip(rows, expected, strict=True)):
+        different = [name for name in wanted if row.get(name) != wanted[name]]
+        assert not different, f"{', '.join(different)} differ at step {step}"
+
+
+def _assert_refused(what: str, use: Any) -> None:
+    try:
+        use()
+    except ValueError:
+        return
+    except Exception as error:
+        raise AssertionError(f"{what} raised {type(error).__name__}: {error}") from error
+    raise AssertionError(f"{what} was accepted")
+
+
+_ELSEWHERE = "import sys; from replan.envs.check import report; report(*sys.argv[1:])"
+
+
+def _play_elsewhere(suite: Suite, settings: Mapping[str, Any], task: str) -> list[dict[str, Any]]:
+    arguments = [suite.env_id, suite.entry_point, json.dumps(dict(suite.kwargs)), json.dumps(dict(settings)), task]
+    process = subprocess.run(
+        [sys.executable, "-c", _ELSEWHERE, *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+    )
+    if process.returncode:
+        raise AssertionError((process.stderr.strip().splitlines() or [f"exit code {process.returncode}"])[-1])
+    return json.loads(process.stdout.splitlines()[-1])
+
+
+def report(env_id: str, entry_point: str, kwargs: str, settings: str, task: str) -> None:
+    """Prints, as JSON, what a short episode shows in this process. Dictionaries are JSON."""
+    if env_id not in gymnasium.registry:
+        gymnasium.register(env_id, entry_point, kwargs=json.loads(kwargs))
+    env: Any = gymnasium.make(env_id, disable_env_checker=True, **json.loads(settings)).unwrapped
+    print(json.dumps(_play(env, task)), flush=True)
+    env.close()

@@ -1,0 +1,8 @@
+"""Lets tests, and the processes that they start, import `toys` by name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,1 @@
+"""A suite of another package: nothing in replan names it."""
