@@ -11,8 +11,9 @@ setup:  ## Make .venv with everything in it (quick when nothing changed)
 	@tools/setup.sh
 
 # Exit code 3: not for this Python, as it has said; its tests skip themselves then.
-setup-suites: setup  ## Also what LIBERO and RoboTwin need (some 500 MB, two to six minutes; again: one)
+setup-suites: setup  ## Also what LIBERO, ALOHA and RoboTwin need (some 500 MB, two to six minutes; again: one)
 	.venv/bin/replan setup libero
+	.venv/bin/replan setup aloha
 	.venv/bin/replan setup robotwin || [ $$? -eq 3 ]
 
 demo: setup  ## The main job: four methods on the same conveyor episodes, a table and a page

@@ -7,9 +7,9 @@ import toys
 from replan.envs import SUITES, SuiteUnavailable
 from replan.envs.check import BrokenContract, check_suite
 
-# Built-in suites and whether checking them takes long: LIBERO builds simulators, RoboTwin renders in software.
+# Built-in suites and whether checking them takes long: LIBERO builds simulators, ALOHA and RoboTwin render slowly.
 BUILT_IN = [
-    pytest.param(name, marks=pytest.mark.slow if name.startswith(("libero", "robotwin")) else ()) for name in SUITES
+    pytest.param(name, marks=pytest.mark.slow if name.startswith(("aloha", "libero", "robotwin")) else ()) for name in SUITES
 ]
 
 

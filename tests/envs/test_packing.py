@@ -11,8 +11,6 @@ import gymnasium
 import mujoco
 import numpy as np
 import pytest
-from replan.envs import SUITES
-from replan.envs.check import check_suite
 from replan.envs.conveyor import physics as conveyor
 from replan.envs.packing import task
 from replan.envs.packing.physics import FLOOR, PARTS, SLOTS, PackingPhysics
@@ -59,10 +57,6 @@ def cell(placed_at):
 
 def in_slot(part, above=0.001):
     return (*SLOTS[part], FLOOR + above)
-
-
-def test_the_suite_keeps_the_contract():
-    check_suite(SUITES["packing"])
 
 
 def test_the_expert_packs_every_order_at_slow_and_fast_belts(make):
