@@ -184,7 +184,7 @@ def test_lock_of_a_suite_pins_its_extra_by_hash_and_agrees_with_the_main_lock(su
             pinned[name] = specifier.version
             assert main.get(name, requirement.specifier) == requirement.specifier
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for text in project["optional-dependencies"][suite]:
+    for text in project["optional-dependencies"].get(suite, []):  # aloha has none: it leaves its requirements out
         requirement = Requirement(text)
         assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)]), text
 

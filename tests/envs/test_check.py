@@ -9,7 +9,8 @@ from replan.envs.check import BrokenContract, check_suite
 
 # Built-in suites and whether checking them takes long: LIBERO builds simulators, ALOHA and RoboTwin render slowly.
 BUILT_IN = [
-    pytest.param(name, marks=pytest.mark.slow if name.startswith(("aloha", "libero", "robotwin")) else ()) for name in SUITES
+    pytest.param(name, marks=pytest.mark.slow if name.startswith(("aloha", "libero", "robotwin")) else ())
+    for name in SUITES
 ]
 
 

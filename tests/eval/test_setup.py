@@ -232,13 +232,13 @@ def test_python_that_upstream_refuses_exits_with_3(replan, checks, monkeypatch):
 @pytest.mark.parametrize(("robotwin", "goes_on"), [(0, True), (3, True), (1, False)])
 def test_make_goes_on_without_the_suite_that_this_python_cannot_have(tmp_path, robotwin, goes_on):
     shutil.copy(Path(__file__).parents[2] / "Makefile", tmp_path)
-    scripts = {"tools/setup.sh": "", ".venv/bin/replan": f'echo "$2: told"\n[ "$2" = libero ] || exit {robotwin}'}
+    scripts = {"tools/setup.sh": "", ".venv/bin/replan": f'echo "$2: told"\n[ "$2" != robotwin ] || exit {robotwin}'}
     for name, script in scripts.items():
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
     done = subprocess.run(["make", "-s", "setup-suites"], cwd=tmp_path, capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["libero: told", "robotwin: told"]
+    assert done.stdout.splitlines() == ["libero: told", "aloha: told", "robotwin: told"]
     assert (done.returncode == 0) is goes_on, done.stderr
 
 
