@@ -44,9 +44,12 @@ class AlohaPhysics:
     def __init__(self, cube: tuple[float, float, float]) -> None:
         self.model = build_model()
         self.data = mujoco.MjData(self.model)
-        self.data.qpos[:16], self.data.ctrl[:] = HOME, HOME
-        self.data.qpos[16:] = [*cube, 1, 0, 0, 0]
-        with _without_actuation(self.model):  # as dm_control resets: it decides what the solver starts from
+        # As upstream resets on dm_control, down to the last bit: every solution is where the next one starts.
+        with _without_actuation(self.model):
+            mujoco.mj_forward(self.model, self.data)
+            self.data.qpos[:16], self.data.ctrl[:] = HOME, HOME
+            self.data.qpos[16:] = [*cube, 1, 0, 0, 0]
+            mujoco.mj_forward(self.model, self.data)
             mujoco.mj_forward(self.model, self.data)
 
     def control(self, action: np.ndarray) -> None:
