@@ -28,13 +28,14 @@ cp "$out/third/policy.safetensors" "$out/pi0-tiny.safetensors"
 record hard --suite conveyor-hard --episodes 100 --seed 70
 learn hard "$out"/data/hard/* --steps 1000 --seed 3 --warmup 50 --rate 7e-4 --workers 1 --start "$out/pi0-tiny.safetensors"
 
-# The hard variant goes on with two rounds of DAgger, on demonstrations and corrections together.
-record hard-dagger1 --suite conveyor-hard --episodes 60 --seed 71 --policy "$out/hard/policy.safetensors"
-learn hard-second "$out"/data/hard/* "$out"/data/hard-dagger1/* "$out"/data/hard-dagger1/* \
-    --steps 2000 --seed 4 --start "$out/hard/policy.safetensors"
-record hard-dagger2 --suite conveyor-hard --episodes 60 --seed 72 --policy "$out/hard-second/policy.safetensors"
-learn hard-third "$out"/data/hard/* "$out"/data/hard-dagger1/* "$out"/data/hard-dagger2/* "$out"/data/hard-dagger2/* \
-    --steps 2400 --seed 5 --start "$out/hard-second/policy.safetensors"
+# The hard variant goes on with new demonstrations and two rounds of DAgger, trained on together.
+record hard-more --suite conveyor-hard --episodes 100 --seed 31
+record hard-dagger1 --suite conveyor-hard --episodes 60 --seed 32 --policy "$out/hard/policy.safetensors"
+learn hard-second "$out"/data/hard-more/* "$out"/data/hard-dagger1/* "$out"/data/hard-dagger1/* \
+    --steps 2000 --seed 2 --start "$out/hard/policy.safetensors"
+record hard-dagger2 --suite conveyor-hard --episodes 60 --seed 33 --policy "$out/hard-second/policy.safetensors"
+learn hard-third "$out"/data/hard-more/* "$out"/data/hard-dagger1/* "$out"/data/hard-dagger2/* "$out"/data/hard-dagger2/* \
+    --steps 2400 --seed 3 --start "$out/hard-second/policy.safetensors"
 cp "$out/hard-third/policy.safetensors" "$out/pi0-tiny-hard.safetensors"
-"$replan" train-draft "$out"/data/hard/* "$out"/data/hard-dagger[12]/* \
+"$replan" train-draft "$out"/data/hard-more/* "$out"/data/hard-dagger[12]/* \
     --policy "$out/pi0-tiny-hard.safetensors" --frames 8000 --epochs 60
