@@ -56,12 +56,14 @@ def _others() -> dict[str, type[Method] | str]:
             continue  # a built-in method is never replaced: results name it
         try:
             kind = entry.load()
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # another package's code: whatever it raises, ours goes on
             kind = f"{entry.value} raises {type(error).__name__}: {error}"
         if not isinstance(kind, str) and not (isinstance(kind, type) and issubclass(kind, Method)):
             kind = f"{entry.value} is not a subclass of Method"
         elif not isinstance(kind, str) and kind.name != entry.name:
             kind = f"{entry.value} calls itself {kind.name!r}, and results would name it so"
+        if entry.name in found:
+            kind = "several installed packages have a method of this name"
         found[entry.name] = kind
     return found
 

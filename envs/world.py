@@ -193,6 +193,7 @@ class CellEnv(gymnasium.Env[dict[str, Any], np.ndarray]):
         if isinstance(ticks, bool) or not isinstance(ticks, (int, np.integer)) or ticks < 0:
             raise ValueError(f"ticks must be a whole number and not negative, got {ticks!r}")
         self._require_episode()
+        ticks = int(ticks)  # a narrow NumPy integer would overflow in the time
         self._advance(ticks)
         self.time_ns += ticks * self.tick_ns
 

@@ -159,7 +159,7 @@ class MethodInfo:
         files: Files that it needs besides the policy's, such as a draft.
         activity_counters: Counters that prove that it acted: one that stays at zero makes the row ``NOT ACTIVE``.
         routes: Routes that its rounds may take.
-        reschedules: Names of its parts that shorten the full route: those that claim the schedule.
+        reschedules: Names of its parts that change what the full route costs.
         ordered: Whether it learns across episodes: they are played in a fixed order by one process.
     """
 
@@ -236,12 +236,12 @@ class Registry:
                         f"method {spec!r} needs {str(file)!r} for policy {policy!r}, and there is no such file; "
                         f"docs/methods.md says how to make what {part.name!r} needs"
                     )
-                paths[f"{policy}{file.stem.removeprefix(path.stem)}"] = file
+                paths[_file_name(policy, path, file)] = file
         return MethodInfo(
             files=Files(paths),
             activity_counters=tuple(counter for part in parts for counter in part.activity_counters),
             routes=tuple(dict.fromkeys(route for part in parts for route in part.routes)),
-            reschedules=tuple(part.name for part in parts if Seam.SCHEDULE in part.claims),
+            reschedules=tuple(part.name for part in parts if part.claims - {Seam.ROUND, Seam.PREDICTION}),
             ordered=any(part.ordered for part in parts),
         )
 
@@ -267,6 +267,18 @@ class Registry:
         if policy not in self._policies:
             self._policies[policy] = load_policy(policy, dtype=getattr(torch, dtype), device=device)
         return ChunkAgent(self._policies[policy], accel.parse(method))
+
+
+def _file_name(policy: str, path: Path, file: Path) -> str:
+    """Returns the name in results of a method's file: unique, and never that of the policy's own file.
+
+    Args:
+        policy: The policy as the user wrote it.
+        path: Its checkpoint.
+        file: A file that the method needs.
+    """
+    next_to_it = file.parent == path.parent and file.suffix == path.suffix and file.stem.startswith(f"{path.stem}.")
+    return f"{policy}{file.stem.removeprefix(path.stem)}" if next_to_it else f"{policy}: {file}"
 
 
 @cache

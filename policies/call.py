@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .model import FlowModel, Inputs, Prefix
 from .policy import Policy
-from .round import Call, Round, Stopwatch
+from .round import Call, Proposal, Round, Stopwatch
 from .seams import Methods
 
 
@@ -49,6 +49,8 @@ def call_policy(
     call = Call(inputs, instruction, prefix, noise, control_step, executed, window, stages, watch)
     methods.look(call)
     proposal = methods.propose(call)
+    if proposal is not None:
+        _check(proposal, noise)
     if proposal is not None and proposal.length > 0:
         chunk, length = proposal.chunk, min(proposal.length, window)
     else:
@@ -70,6 +72,21 @@ def call_policy(
         call=call,
         chunk=chunk,
     )
+
+
+def _check(proposal: Proposal, noise: Tensor) -> None:
+    """Refuses a proposal that no round can execute or account for.
+
+    Raises:
+        RuntimeError: The method has a fault: it is not the policy that failed.
+    """
+    drafted, accepted = proposal.drafted, proposal.accepted
+    counted = accepted is None or (drafted is not None and 0 <= accepted <= drafted <= noise.shape[1])
+    if proposal.chunk.shape != noise.shape or proposal.length < 0 or not counted:
+        raise RuntimeError(
+            f"the proposal of route {proposal.route!r} has a chunk {list(proposal.chunk.shape)} (expected "
+            f"{list(noise.shape)}), length {proposal.length}, accepted {accepted} of drafted {drafted}"
+        )
 
 
 def full_path(model: FlowModel, methods: Methods, call: Call) -> Tensor:

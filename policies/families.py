@@ -81,9 +81,13 @@ def _others() -> dict[str, Family | str]:
             continue  # a built-in kind is never replaced
         try:
             loaded = entry.load()
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # another package's code: whatever it raises, ours goes on
             loaded = f"{entry.value} raises {type(error).__name__}: {error}"
         if not isinstance(loaded, (Family, str)):
             loaded = f"{entry.value} is not a Family"
+        elif isinstance(loaded, Family) and not (loaded.policies is None or isinstance(loaded.policies, Path)):
+            loaded = f"{entry.value} has policies {loaded.policies!r}, which is not a Path"
+        if entry.name in found:
+            loaded = "several installed packages have a family of this name"
         found[entry.name] = loaded
     return found

@@ -28,8 +28,8 @@ class Schedule:
         given: Predictions [1, H, A] that are used in place of computed ones, by step.
 
     Raises:
-        ValueError: The lengths do not fit, the first step has no prediction, or one is given for a step that does not
-            exist.
+        ValueError: The lengths do not fit, the times are not finite or do not run one way, the first step has no
+            prediction, or one is given for a step that does not exist.
     """
 
     times: tuple[float, ...]
@@ -39,6 +39,9 @@ class Schedule:
     def __post_init__(self) -> None:
         if len(self.times) != len(self.computed) + 1 or not self.computed:
             raise ValueError(f"{len(self.computed)} steps need {len(self.computed) + 1} times, got {len(self.times)}")
+        strides = [later - time for time, later in zip(self.times[:-1], self.times[1:], strict=True)]
+        if not all(math.isfinite(stride) and stride * strides[0] > 0 for stride in strides):
+            raise ValueError(f"times must be finite and run one way, got {self.times}")
         if outside := sorted(step for step in self.given if not 0 <= step < len(self.computed)):
             raise ValueError(f"predictions are given for steps {outside}, but there are {len(self.computed)} steps")
         if not (self.computed[0] or 0 in self.given):
@@ -50,6 +53,8 @@ class Schedule:
         Raises:
             ValueError: The time lies outside of the schedule, or at its end.
         """
+        # Times are accumulated in float32: one that is meant is taken, so that no step of 1e-8 is left before it.
+        time = next((each for each in self.times if abs(each - time) < 1e-6), time)
         first, last = self.times[0], self.times[-1]
         if not min(first, last) <= time <= max(first, last) or time == last:
             raise ValueError(f"denoising cannot start at time {time}: the schedule runs from {first} to {last}")

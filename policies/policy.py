@@ -50,9 +50,13 @@ def policy_path(name: str | Path) -> Path:
     if str(name) in shipped:
         return shipped[str(name)]
     path = Path(name)
-    if path.is_file():
+    try:
+        is_file, is_folder = path.is_file(), path.is_dir()
+    except OSError as error:  # a name that is too long for a path, for example
+        raise checkpoint.CheckpointError(f"{str(name)[:80]!r} cannot be a policy: {error.strerror}") from error
+    if is_file:
         return path
-    if path.is_dir():
+    if is_folder:
         if (path / IN_FOLDER).is_file():
             return path / IN_FOLDER
         raise checkpoint.CheckpointError(f"the folder {path} is not a policy: it contains no {IN_FOLDER}")

@@ -187,8 +187,20 @@ class Methods:
             method.idle(budget_ns)
 
     def counters(self) -> dict[str, float]:
-        """Returns what the methods did since ``begin``."""
-        return {name: value for method in self.all for name, value in method.counters().items()}
+        """Returns what the methods did since ``begin``.
+
+        Raises:
+            RuntimeError: Two methods count under one name.
+        """
+        counted: dict[str, float] = {}
+        for method in self.all:
+            own = method.counters()
+            if shared := sorted(own.keys() & counted.keys()):
+                raise RuntimeError(
+                    f"{method.name!r} counts {shared}, as another method of this agent does; rename them"
+                )
+            counted |= own
+        return counted
 
     def look(self, call: Call) -> None:
         """Shows every method the encoded observation."""

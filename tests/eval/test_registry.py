@@ -13,7 +13,7 @@ import torch
 from gymnasium import spaces
 from replan.accel.flash.draft import Draft, DraftConfig, draft_path, save_draft
 from replan.eval.evaluate import make_plan
-from replan.eval.registry import Registry
+from replan.eval.registry import Registry, _file_name
 from replan.eval.spec import BadInput, make_spec, read_toml
 from replan.eval.worker import Worker
 from replan.policies import checkpoint
@@ -160,3 +160,16 @@ def test_real_policy_plays_a_real_episode_with_every_method_and_agents_do_not_di
         assert all((each.drafted is None) == (each.accepted is None) for each in row.rounds)
     assert any(each.drafted for each in rows["flash:gripper=false"].rounds)
     assert worker.play(plan.jobs[0]).trajectory_hash == rows["dense"].trajectory_hash
+
+
+def test_no_file_of_a_method_takes_the_name_of_the_policys_or_of_another(policy):
+    path = Path(policy)
+    others = [
+        path.with_suffix(".table"),
+        path.with_name(f"{path.stem}.lib.bin"),
+        path.with_name(f"{path.stem}.lib.json"),
+    ]
+    draft = draft_path(path)
+    names = [_file_name("p", path, file) for file in (*others, draft, path.parent / "other" / draft.name)]
+    assert len({"p", *names}) == 6
+    assert names[3] == "p.flash-draft"  # as in runs that were recorded before

@@ -235,7 +235,7 @@ def test_given_predictions_replace_computed_ones(policy, observation, monkeypatc
 @pytest.mark.parametrize("given", [{}, {10: torch.zeros(1)}])
 def test_a_schedule_without_a_first_prediction_or_beyond_its_end_is_refused(given):
     with pytest.raises(ValueError, match="first denoising step|steps .10."):
-        Schedule((1.0,) * 11, (bool(given),) + (True,) * 9, given)
+        Schedule(tuple(1 - step / 10 for step in range(11)), (bool(given), *(True,) * 9), given)
 
 
 def test_a_shifted_start_at_pure_noise_is_dense_bit_for_bit(policy, observation):
@@ -449,3 +449,41 @@ def test_the_dense_reference_starts_from_the_inputs(policy, observation):
     plain.act(observation)
     assert torch.equal(dense_chunk(policy, agent.round), plain.round.chunk)
     assert agent.dense_error() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("shape", "length", "accepted", "drafted"),
+    [((16, 7), 5, None, None), ((1, 3, 7), 3, None, None), ((1, 16, 7), -1, None, None), ((1, 16, 7), 1, 50, 10)],
+)
+def test_a_proposal_that_cannot_be_executed_or_accounted_for_is_refused(
+    policy, observation, shape, length, accepted, drafted
+):
+    class Broken(Method):
+        name, claims, routes = "broken", frozenset({Seam.ROUND}), ("full", "broken")
+
+        def propose(self, call):
+            return Proposal(torch.zeros(shape), length, "broken", accepted, drafted)
+
+    with pytest.raises(RuntimeError, match="the proposal of route 'broken'"):
+        agent_of(policy, Broken()).act(observation)
+
+
+def test_methods_that_count_under_one_name_are_refused(policy, observation):
+    class Counting(Watching):
+        name = "counting"
+
+        def counters(self):
+            return {"rounds": 1.0}
+
+    agent = agent_of(policy, Counting(), Counting())
+    with pytest.raises(RuntimeError, match="'counting' counts .'rounds'."):
+        agent.counters()
+
+
+def test_a_start_on_the_schedules_grid_takes_no_extra_step(policy):
+    flow = policy.model.flow
+    for step in range(1, 10):
+        rest = flow.schedule().starting_at(flow.time(step / 10))
+        assert len(rest.computed) == 10 - step
+    with pytest.raises(ValueError, match="run one way"):
+        Schedule((1.0, 1.0, 0.0), (True, True))
