@@ -202,14 +202,21 @@ def text(rows: list[Row]) -> str:
     """The board for a terminal: a choice of columns that fits 80 characters, and all notes."""
     parts = []
     for suite in tables(rows):
-        for table in (_narrow(suite), suite.rounds):
-            body = tabulate(table.cells, table.columns, tablefmt="simple", disable_numparse=True)
-            notes = [
-                textwrap.fill(note, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
-                for note in table.notes
-            ]
-            parts.append("\n".join([textwrap.fill(table.title, WIDTH, break_on_hyphens=False), body, *notes]))
+        for table in (_narrow(suite), suite.rounds._replace(title=f"Rounds by route: {suite.suite}")):
+            notes = [_wrapped(note, "  ") for note in table.notes]
+            parts.append("\n".join([_wrapped(table.title), *_fitted(table), *notes]))
     return "\n\n".join(parts)
+
+
+def _wrapped(sentence: str, indent: str = "") -> str:
+    return textwrap.fill(
+        sentence,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
 
 
 def _narrow(suite: SuiteTables) -> Table:
@@ -219,24 +226,46 @@ def _narrow(suite: SuiteTables) -> Table:
     for line in lines:
         urgent = [badge for badge in line["marks"].split("\n") if badge.isupper()]
         line["method"] = "\n".join([line["method"], *urgent])
+        episodes, *errors = line["n"].split("\n")
+        line["n"] = "\n".join([episodes, line["rounds"].split("\n")[0], *errors])
         line["round ms"] = line["round ms"].replace("p50 ", "").replace("p90 ", "")
         line["speed-up"] = line["speed-up"].replace(" action", "").replace(" round", "")
-    headings = {"round ms": "round ms\np50, p90", "speed-up": "speed-up:\naction,\nround"}
+    headings = {"n": "n\nrounds", "round ms": "ms per\nround", "speed-up": "speed\nup"}
     columns = [column for column in table.columns if column not in ("rounds", "ms per\naction", "accepted", "marks")]
-    notes, acceptance = [], suite.acceptance
-    if acceptance:
-        first = acceptance.columns.index("drafts")
-        notes = [
-            f"{' '.join(line[:first])}: {line[first + 1]} of the drafted actions were accepted, "
-            f"{line[first + 2]} per draft on average"
-            for line in acceptance.cells
-        ]
+    notes = [
+        "Lower lines: 95 % intervals, rounds per episode, p90 of a round (above it p50), speed-up per round (above it "
+        "per action)"
+    ]
+    if suite.acceptance:
+        first = suite.acceptance.columns.index("drafts")
+        each = [f"{' '.join(line[:first])} {line[first + 1]} ({line[first + 2]})" for line in suite.acceptance.cells]
+        notes.append(f"Accepted share of the drafted actions (and mean per draft): {', '.join(each)}")
     return Table(
         table.title,
         [headings.get(column, column) for column in columns],
         [[line[column] for column in columns] for line in lines],
-        [*table.notes, *notes],
+        [*notes, *table.notes],
     )
+
+
+def _fitted(table: Table) -> list[str]:
+    """Lines of the table. Labels for which it has no room become headings: the condition, or the method as well."""
+    labels = table.columns.index("method") + 1
+    lines: list[str] = []
+    for above in dict.fromkeys((0, labels - 1, labels)):
+        rows = [table.columns[above:], *(line[above:] for line in table.cells)]
+        body = iter(tabulate(rows, tablefmt="plain", disable_numparse=True).splitlines())
+        indent = "  " if above else ""
+        blocks = [[indent + next(body).rstrip() for _ in range(max(cell.count("\n") for cell in row) + 1)] for row in rows]
+        rule = "-" * max(len(line) for block in blocks for line in block)
+        lines, heading = [*blocks[0], rule], ""
+        for line, block in zip(table.cells, blocks[1:], strict=True):
+            named = [f"{name} {value}" for name, value in zip(table.columns, line[: labels - 1], strict=False)]
+            previous, heading = heading, ", ".join([*named, line[labels - 1]][:above]).replace("\n", " ")
+            lines += [*([_wrapped(heading)] if heading != previous else []), *block]
+        if max(map(len, lines)) <= WIDTH:
+            break
+    return lines
 
 
 def markdown(rows: list[Row]) -> str:

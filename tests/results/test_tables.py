@@ -124,8 +124,45 @@ def test_text_fits_a_terminal_of_80_columns(written, make):
     episodes = [make.episode(name, i, rounds=rounds) for name in ("dense", "few_step", "flash") for i in range(200)]
     plain = text(board([written(*episodes, run=run)]))
     assert max(map(len, plain.splitlines())) <= 80
-    assert "flash: 70.0 % of the drafted actions were accepted, 7.00 per draft on average" in " ".join(plain.split())
+    assert "mean per draft): dense 70.0 % (7.00), few_step 70.0 % (7.00), flash 70.0 % (7.00)" in " ".join(
+        plain.split()
+    )
     assert "\nNOT ACTIVE" in plain
+
+
+LONG = "flash:delta=0.15:refresh=4:max_age=60:gripper=false:blind=0.25:reject=next+few_step:steps=2"
+
+
+@pytest.mark.parametrize("methods", [("dense", "flash"), ("dense", "flash+dp_cache", "flash:delta=0.1"), (LONG,)])
+@pytest.mark.parametrize("latencies", [("zero",), ("profile:flash-triton-4090d", "trace:runs/measured/trace.jsonl")])
+@pytest.mark.parametrize("speeds", [(10.0,), (6.0, 15.0)])
+def test_text_fits_80_columns_whatever_was_compared(written, make, methods, latencies, speeds):
+    rounds = tuple(make.round(k, ms=1234.5, latency_ns=58_000_000) for k in range(10))
+    episodes = [
+        make.episode(method, i, i % 3 > 0, rounds=rounds, latency=latency, settings={"speed": speed}, clock="realtime")
+        for method in methods
+        for latency in latencies
+        for speed in speeds
+        for i in range(20)
+    ]
+    plain = text(board([written(*episodes, make.error(methods[-1], 20, clock="realtime"))]))
+    assert max(len(line) for line in plain.splitlines() if LONG not in line) <= 80
+    for part in (*methods, *latencies, "65.0 %", "+1 err.", "58.0"):
+        assert part in plain
+
+
+def test_conditions_without_room_are_headings_of_their_rows(written, make):
+    rounds = tuple(make.round(k, latency_ns=58_000_000) for k in range(10))
+    latencies = ("profile:flash-triton-4090d", "trace:runs/measured/trace.jsonl")
+    episodes = [
+        make.episode(method, rounds=rounds, latency=latency, clock="realtime")
+        for method in ("dense", "flash")
+        for latency in latencies
+    ]
+    lines = text(board([written(*episodes)])).splitlines()
+    for latency in latencies:
+        first = lines.index(f"latency {latency}")
+        assert [line.split()[0] for line in lines[first + 1 : first + 5 : 2]] == ["dense", "flash"]
 
 
 def test_a_pipe_in_a_name_does_not_break_markdown(written, make):
