@@ -256,7 +256,9 @@ def _fitted(table: Table) -> list[str]:
         rows = [table.columns[above:], *(line[above:] for line in table.cells)]
         body = iter(tabulate(rows, tablefmt="plain", disable_numparse=True).splitlines())
         indent = "  " if above else ""
-        blocks = [[indent + next(body).rstrip() for _ in range(max(cell.count("\n") for cell in row) + 1)] for row in rows]
+        blocks = [
+            [indent + next(body).rstrip() for _ in range(max(cell.count("\n") for cell in row) + 1)] for row in rows
+        ]
         rule = "-" * max(len(line) for block in blocks for line in block)
         lines, heading = [*blocks[0], rule], ""
         for line, block in zip(table.cells, blocks[1:], strict=True):
