@@ -23,7 +23,7 @@ from . import json_option
     help="Different seeds share no initial state.",
 )
 @click.option("--policy", metavar="NAME|PATH", help="Let this policy act while the expert labels (DAgger).")
-@click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True)
+@click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True, help="Worker processes.")
 @click.option("--out", required=True, metavar="DIR", help="Gets one folder per task; folders that exist are kept.")
 @json_option
 def collect(

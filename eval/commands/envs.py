@@ -14,7 +14,7 @@ from . import json_option
 @click.argument("names", nargs=-1, metavar="[SUITE]...")
 @json_option
 def envs(names: tuple[str, ...]) -> dict[str, Any]:
-    """List suites and their settings, and the tasks of the suites that are named."""
+    """List suites and their settings; with names, their tasks too."""
     from tabulate import tabulate
 
     from ...envs import UNAVAILABLE

@@ -21,7 +21,7 @@ from . import json_option
 @click.option("--episodes", type=int, help="Episodes per suite, combination of settings and method.  [50]")
 @click.option("--seed", type=int, help="Seed of the cells.  [0]")
 @click.option(
-    "--set", "settings", multiple=True, metavar="NAME=VALUE,...", help="Fix a setting of the suite: speed=10."
+    "--set", "settings", multiple=True, metavar="NAME=VALUE[,VALUE]...", help="Fix a setting of the suite: speed=10,15."
 )
 @click.option("--clock", metavar="|".join(CLOCKS), help="Whether the environment waits for the policy.  [sync]")
 @click.option(

@@ -26,10 +26,11 @@ STDERR = 2  # where the output of other programs goes: stdout belongs to scripts
 @click.argument("name", metavar="NAME")
 @json_option
 def setup(name: str) -> dict[str, Any]:
-    """Install what a benchmark's suites need, such as libero or robotwin, and check that they work.
+    """Install what the suites of a benchmark need, and check them.
 
-    Packages go into the Python that runs this, pinned by hash; system packages are installed as root on Debian and
-    Ubuntu, elsewhere the command is printed. Without root nothing of the system changes. May be repeated.
+    NAME is that of a benchmark, such as libero, robotwin or aloha. Packages go into the Python that runs this, pinned
+    by hash; system packages are installed as root on Debian and Ubuntu, elsewhere the command is printed. Without root
+    nothing of the system changes. May be repeated.
     """
     from ...envs import INSTALLS
     from ...envs.errors import SystemPackagesMissing, UnsupportedPython
@@ -73,7 +74,7 @@ def setup(name: str) -> dict[str, Any]:
 @click.argument("names", nargs=-1, metavar="[SUITE]...")
 @json_option
 def doctor(names: tuple[str, ...]) -> dict[str, Any]:
-    """Check suites, all of them if none is named, and print what is missing with its fix."""
+    """Check suites, all by default, and print what fixes them."""
     from ...envs import INSTALLS, UNAVAILABLE
     from ..probes import run_check
 

@@ -13,15 +13,21 @@ from . import json_option
 
 @click.command()
 @click.argument("folders", nargs=-1, required=True, metavar="FOLDER...")
-@click.option("--steps", type=click.IntRange(min=1), required=True, help="Optimiser steps in all.")
+@click.option("--steps", type=click.IntRange(min=1), required=True, help="Optimiser steps in total.")
 @click.option("--batch", type=click.IntRange(min=1), default=48, show_default=True, help="Frames per step.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), default=1e-3, show_default=True)
-@click.option("--warmup", type=click.IntRange(min=1), default=150, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--model", type=click.Choice(["tiny", "tiny-coarse"]), default="tiny", show_default=True)
+@click.option(
+    "--rate", type=click.FloatRange(min=0, min_open=True), default=1e-3, show_default=True, help="Learning rate."
+)
+@click.option("--warmup", type=click.IntRange(min=1), default=150, show_default=True, help="Steps until the full rate.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything random.")
+@click.option(
+    "--model", type=click.Choice(["tiny", "tiny-coarse"]), default="tiny", show_default=True, help="Size of the model."
+)
 @click.option("--shift", type=click.IntRange(0, 16), default=0, help="Largest random shift of an image, in pixels.")
 @click.option("--start", metavar="NAME|PATH", help="Start from this policy's weights and statistics.")
-@click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True)
+@click.option(
+    "--workers", type=click.IntRange(min=1), default=2, show_default=True, help="Processes that share a batch."
+)
 @click.option("--out", required=True, metavar="DIR", help="An interrupted training is resumed by the same command.")
 @json_option
 def train(
@@ -50,14 +56,20 @@ def train(
 @click.command("train-draft")
 @click.argument("folders", nargs=-1, required=True, metavar="FOLDER...")
 @click.option("--policy", required=True, metavar="NAME|PATH", help="The frozen policy that the draft imitates.")
-@click.option("--epochs", type=click.IntRange(min=1), default=100, show_default=True)
 @click.option(
-    "--frames", type=click.IntRange(min=64), default=20_000, show_default=True, help="Most observations used."
+    "--epochs", type=click.IntRange(min=1), default=100, show_default=True, help="Passes over the observations."
 )
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--frames",
+    type=click.IntRange(min=64),
+    default=20_000,
+    show_default=True,
+    help="Largest number of observations used.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything random.")
 @json_option
 def train_draft(folders: tuple[str, ...], policy: str, epochs: int, frames: int, seed: int) -> dict[str, Any]:
-    """Train FLASH's draft for a policy, on the observations of recordings; it is written next to the policy."""
+    """Train FLASH's draft for a policy on recorded observations. It is written next to the policy."""
     from ...accel.flash.draft import draft_path
     from ...accel.flash.training import train_draft as run
     from ...policies.policy import policy_path
