@@ -40,6 +40,10 @@ def _add_identity_and_device(connection: sqlite3.Connection) -> None:
         connection.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
     connection.execute("UPDATE episodes SET refused = error, error = NULL WHERE status = 'done'")
     connection.execute("UPDATE episodes SET device = ?, machine = ?", (device, machine))
+    # Older runs wrote 0 accepted also for drafts that were discarded unverified; these were never judged.
+    connection.execute(
+        "UPDATE rounds SET accepted = NULL WHERE accepted = 0 AND json_extract(stages_ns, '$.verify') IS NULL"
+    )
     connection.execute("UPDATE rounds SET drafted = window WHERE accepted IS NOT NULL")
 
 

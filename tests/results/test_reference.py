@@ -51,3 +51,13 @@ def test_all_reference_rows_of_a_page_can_stand_side_by_side():
     finally:
         for store in stores:
             store.close()
+
+
+def test_drafts_that_were_discarded_unverified_count_in_no_acceptance():
+    """Older runs wrote 0 accepted for them too; 281 of the 465 fallbacks and flash rounds were never verified."""
+    with Store.open(REFERENCE / "suites" / "conveyor") as store:
+        (flash,) = (row for row in board([store]) if row.method == "flash")
+        rounds = [each for row in store.episodes() for each in row.rounds if each.drafted is not None]
+    assert all("verify" in each.stages_ns for each in rounds)
+    assert flash.acceptance.drafts == len(rounds) == 184
+    assert flash.acceptance.rate == pytest.approx(1590 / 1840)
