@@ -67,6 +67,46 @@ to (DAgger); with None, the expert acts, disturbed (DART), so that labels cover 
 """
 
 
+POLICY_WINDOW = 10  # actions of a chunk that a policy executes before an expert takes over
+
+
+def lead_in(
+    env: Any,
+    rng: np.random.Generator,
+    observation: dict[str, Any],
+    policy: Behaviour | None,
+    steps: int,
+    noise: float,
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Lets a policy, or noise on absolute joint targets, act before an expert that can only act a whole task.
+
+    Images are rendered only where the policy reads them, and after the last step. The caller turns cameras on again.
+
+    Args:
+        env: The environment, whose actions are absolute joint positions in the order of the state.
+        rng: Source of the noise.
+        observation: The present observation.
+        policy: Who acts; None is noise.
+        steps: Actions to execute.
+        noise: Standard deviation per channel of the state.
+
+    Returns:
+        The last observation; the info of the last step if the episode ended in it, else None.
+    """
+    queue: list[np.ndarray] = []
+    for step in range(steps):
+        if policy:
+            queue = queue or list(policy(observation)[:POLICY_WINDOW])
+            action = queue.pop(0)
+        else:
+            action = observation["state"] + rng.normal(0, noise, len(observation["state"]))
+        env.cameras_on = step == steps - 1 or (policy is not None and not queue)
+        observation, _, terminated, truncated, info = env.step(action)
+        if terminated or truncated:
+            return observation, info
+    return observation, None
+
+
 class Disturbance:
     """Correlated noise on every action, and occasional shoves of a few steps that may flip the gripper.
 

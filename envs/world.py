@@ -6,6 +6,7 @@ observations alone. :func:`replan.envs.check.check_suite` checks the rest of the
 
 from __future__ import annotations
 
+import hashlib
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -16,6 +17,15 @@ from gymnasium import spaces
 
 TIME = "time"  # outcome of an episode that ran out of time or steps: truncated, not terminated
 SUCCESS = "success"
+LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz ")  # of instructions in plain lower case
+
+
+def digest(*parts: object) -> str:
+    """Returns a short content hash of plain values by their repr, for a manifest."""
+    contents = hashlib.sha256()
+    for part in parts:
+        contents.update(repr(part).encode())
+    return contents.hexdigest()[:16]
 
 
 class World(Protocol):

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ..demonstrations import Behaviour, Labelled
+from ..demonstrations import Behaviour, Labelled, lead_in
 
 STRIDE = 4  # control steps between frames: 80 ms
-POLICY_WINDOW = 10  # actions of a chunk that the policy executes
 # Actions before the expert takes over, [low, high): it needs 336 of the 400 of an episode.
 POLICY_STEPS, NOISE_STEPS = (0, 60), (0, 20)
 NOISE = 0.1  # standard deviation per joint (rad) and gripper
@@ -26,19 +25,11 @@ def episode(
     An episode that the expert does not bring to success has no frames.
     """
     observation, _ = env.reset(seed=seed, options={"task": task})
-    queue: list[np.ndarray] = []
     before = int(rng.integers(*(POLICY_STEPS if policy else NOISE_STEPS)))
-    for step in range(before):
-        if policy:
-            queue = queue or list(policy(observation)[:POLICY_WINDOW])
-            action = queue.pop(0)
-        else:
-            action = observation["state"] + rng.normal(0, NOISE, len(observation["state"]))
-        env.cameras_on = step == before - 1 or (policy is not None and not queue)  # only where the image is used
-        observation, _, terminated, truncated, info = env.step(action)
-        if terminated or truncated:
-            env.cameras_on = True
-            return Labelled(success=bool(info["success"]))
+    observation, ended = lead_in(env, rng, observation, policy, before, NOISE)
+    env.cameras_on = True
+    if ended is not None:
+        return Labelled(success=bool(ended["success"]))
     plan, frames, info = env.expert_plan(), Labelled(), {"success": False}
     labels = np.concatenate([plan, np.repeat(plan[-1:], horizon, axis=0)])  # the arms stay where the plan ends
     for step, action in enumerate(plan):

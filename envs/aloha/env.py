@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import mujoco
 import numpy as np
 from gymnasium import spaces
 
-from ..world import CellEnv
+from ..world import LETTERS, CellEnv, digest
 from . import task as rules
 from .assets import DIGEST
 from .expert import plan
 from .physics import CONTROL_TICKS, TICK_NS, AlohaPhysics, build_model
 from .suite import CAMERAS, TASKS
-
-_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz ")
 
 
 class AlohaTransferCube(CellEnv):
@@ -52,7 +49,7 @@ class AlohaTransferCube(CellEnv):
             {
                 **{camera: image for camera in CAMERAS},
                 "state": spaces.Box(-np.inf, np.inf, (14,), np.float32),
-                "instruction": spaces.Text(max_length=64, charset=_LETTERS),
+                "instruction": spaces.Text(max_length=64, charset=LETTERS),
             }
         )
         ranges = build_model().actuator_ctrlrange[:6]
@@ -64,7 +61,7 @@ class AlohaTransferCube(CellEnv):
         start = rules.sample(task, seed, init_state)
         self._physics, self._steps = AlohaPhysics(start.cube), 0
         return {
-            "init_state": hashlib.sha256(repr(start).encode()).hexdigest()[:16],
+            "init_state": digest(start),
             "fixtures": DIGEST,
             "instruction": rules.INSTRUCTION,
             "step_budget": f"{rules.STEP_LIMIT} control steps",
@@ -75,10 +72,11 @@ class AlohaTransferCube(CellEnv):
         self._physics.control(action)
         self.time_ns += CONTROL_TICKS * TICK_NS
         self._steps += 1
-        return rules.outcome(self._physics, self._steps)
+        self._stage = rules.reward(self._physics)
+        return rules.outcome(self._stage, self._steps)
 
     def _info(self) -> dict[str, Any]:
-        return {"stage": rules.reward(self._physics)}
+        return {"stage": self._stage}
 
     def _advance(self, ticks: int) -> None:
         self._physics.advance(ticks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -10,13 +11,12 @@ import mujoco
 import numpy as np
 from gymnasium import spaces
 
-from ..world import CellEnv
+from ..world import LETTERS, CellEnv, digest
 from .expert import View
-from .physics import TICK_NS, ConveyorPhysics
+from .physics import CONTROL_TICKS, TICK_NS, ConveyorPhysics
 from .suite import CAMERAS
 
 MAX_SPEED = 60.0  # m/min; twice what the arm can follow
-_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz ")
 
 
 class Start(Protocol):
@@ -72,12 +72,32 @@ class ArmEnv(CellEnv, Generic[StartType, PhysicsType]):
             {
                 **{camera: image for camera in CAMERAS},
                 "state": spaces.Box(-np.inf, np.inf, (11,), np.float32),
-                "instruction": spaces.Text(max_length=64, charset=_LETTERS),
+                "instruction": spaces.Text(max_length=64, charset=LETTERS),
             }
         )
         self.action_space = spaces.Box(-1.0, 1.0, (7,), np.float32)
         self.start_spread = 0.03  # metres; data collection widens it
         self._renderers: dict[tuple[Any, ...], mujoco.Renderer] = {}
+
+    def _manifest(self, scene: str, time_limit_ns: int, success_rule: str) -> dict[str, Any]:
+        """Returns the manifest of the cell that ``_start`` is, in a scene given as MJCF."""
+        return {
+            # What was sampled, not the state computed from it: rounding differs between processors.
+            "init_state": digest(self._start),
+            "fixtures": digest(scene, TICK_NS, CONTROL_TICKS),
+            "instruction": self._start.instruction,
+            "step_budget": f"{time_limit_ns // 10**9} s",
+            "success_rule": success_rule,
+        }
+
+    def _act(self, action: np.ndarray) -> str | None:
+        self._physics.control(np.clip(action, -1.0, 1.0))
+        self.time_ns += CONTROL_TICKS * TICK_NS
+        return self._outcome()
+
+    @abstractmethod
+    def _outcome(self) -> str | None:
+        """Judges the state after a control step; returns as ``_act`` does."""
 
     def _advance(self, ticks: int) -> None:
         self._physics.advance(ticks)

@@ -9,7 +9,7 @@ import numpy as np
 from . import task as rules
 from .cell import ArmEnv
 from .expert import GRASPS, SEVERAL_GRASPS, plan
-from .physics import BINS, CONTROL_TICKS, TICK_NS, ConveyorPhysics, model_xml
+from .physics import BINS, ConveyorPhysics, model_xml
 from .suite import TASKS
 
 
@@ -60,18 +60,9 @@ class ConveyorSorting(ArmEnv[rules.Draw, ConveyorPhysics]):
         )
         objects = tuple(sorted(start.poses))
         self._physics = ConveyorPhysics(objects, start.speed / 60, start.tool, start.tool_yaw, start.poses)
-        return {
-            # What was sampled, not the state computed from it: rounding differs between processors.
-            "init_state": rules.digest(start),
-            "fixtures": rules.digest(model_xml(objects), TICK_NS, CONTROL_TICKS),
-            "instruction": start.instruction,
-            "step_budget": f"{rules.TIME_LIMIT_NS // 10**9} s",
-            "success_rule": rules.SUCCESS_RULE,
-        }
+        return self._manifest(model_xml(objects), rules.TIME_LIMIT_NS, rules.SUCCESS_RULE)
 
-    def _act(self, action: np.ndarray) -> str | None:
-        self._physics.control(np.clip(action, -1.0, 1.0))
-        self.time_ns += CONTROL_TICKS * TICK_NS
+    def _outcome(self) -> str | None:
         return rules.outcome(self._physics, self._start, self.time_ns)
 
     def expert_chunk(self, horizon: int) -> np.ndarray:

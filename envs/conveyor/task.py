@@ -6,8 +6,9 @@ every method and every latency gets the same belt.
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -81,17 +82,28 @@ def sample(
         ahead = rng["distractor"].random() < 0.5
         gap = pose(rng["distractor"], 0.17, 0.27)
         poses[other] = (gap[0], poses[target][1] + (gap[1] if ahead else -gap[1]), gap[2])
+    return Draw(target=target, bin=bin_name, poses=poses, **sample_cell(rng, speed, SPEEDS, spread))
+
+
+def sample_cell(
+    rng: Mapping[str, np.random.Generator], speed: float | None, speeds: tuple[float, float], spread: float
+) -> dict[str, Any]:
+    """Samples what every task of the arm next to the belt has: speed, tool and light, by the names of the fields.
+
+    Args:
+        rng: A stream for each of ``speed``, ``tool`` and ``lighting``.
+        speed: Belt speed in m/min, or None to sample it.
+        speeds: Range of a sampled speed.
+        spread: Half range of the tool's start offset in metres.
+    """
     light = rng["lighting"]
-    return Draw(
-        target=target,
-        bin=bin_name,
-        speed=float(rng["speed"].uniform(*SPEEDS)) if speed is None else float(speed),
-        poses=poses,
-        tool=_triple(TOOL_HOME + rng["tool"].uniform(-spread, spread, 3)),
-        tool_yaw=float(rng["tool"].uniform(-0.15, 0.15)),
-        headlight=(float(light.uniform(0.35, 0.50)), float(light.uniform(0.40, 0.55))),
-        lamp=_triple(light.uniform(0.15, 0.40) * (1 + light.uniform(-0.1, 0.1, 3))),
-    )
+    return {
+        "speed": float(rng["speed"].uniform(*speeds)) if speed is None else float(speed),
+        "tool": _triple(TOOL_HOME + rng["tool"].uniform(-spread, spread, 3)),
+        "tool_yaw": float(rng["tool"].uniform(-0.15, 0.15)),
+        "headlight": (float(light.uniform(0.35, 0.50)), float(light.uniform(0.40, 0.55))),
+        "lamp": _triple(light.uniform(0.15, 0.40) * (1 + light.uniform(-0.1, 0.1, 3))),
+    }
 
 
 def outcome(physics: ConveyorPhysics, start: Draw, time_ns: int) -> str | None:
@@ -108,10 +120,15 @@ def outcome(physics: ConveyorPhysics, start: Draw, time_ns: int) -> str | None:
             return "success" if where == start.bin else "wrong_bin"
     elif position[2] < 0.09:
         return "dropped"
-    on_belt = position[2] < BELT_TOP + 0.03 and abs(position[0] - BELT_X) < BELT_WIDTH / 2 + 0.03
-    if on_belt and position[1] > REACH_Y:
+    if out_of_reach(position):
         return "lost"
     return "time" if time_ns >= TIME_LIMIT_NS else None
+
+
+def out_of_reach(position: np.ndarray) -> bool:
+    """Whether something at a position [3] rides on the belt and has left the arm's reach."""
+    on_belt = position[2] < BELT_TOP + 0.03 and abs(position[0] - BELT_X) < BELT_WIDTH / 2 + 0.03
+    return bool(on_belt and position[1] > REACH_Y)
 
 
 def _inside(position: np.ndarray, bin_name: str) -> bool:
@@ -122,11 +139,3 @@ def _inside(position: np.ndarray, bin_name: str) -> bool:
 def _triple(values: np.ndarray) -> tuple[float, float, float]:
     x, y, z = values.tolist()
     return x, y, z
-
-
-def digest(*parts: object) -> str:
-    """Returns a short content hash of arrays and plain values."""
-    h = hashlib.sha256()
-    for part in parts:
-        h.update(part.tobytes() if isinstance(part, np.ndarray) else repr(part).encode())
-    return h.hexdigest()[:16]

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ..errors import SuiteUnavailable
-from ..world import CellEnv
+from ..world import LETTERS, CellEnv
 from .simulator import CONTROL_TICKS, TICK_NS, Simulator
 from .tasks import CAMERAS, INIT_STATES, Task, array_digest, tasks_of
 from .upstream import FIX
@@ -25,7 +25,6 @@ SETTLE_STEPS = 10  # objects start a little above what they stand on
 SETTLE = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0])
 OBSERVED_TICK = CONTROL_TICKS - 1  # of an action's 25 ticks, the one after which upstream's sensors and cameras look
 SUCCESS_RULE = "all goal predicates of the task's BDDL file hold at the end of a control step"
-_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz ")
 
 
 class Libero(CellEnv):
@@ -78,7 +77,7 @@ class Libero(CellEnv):
             {
                 **{camera: image for camera in CAMERAS},
                 "state": spaces.Box(-np.inf, np.inf, (8,), np.float32),
-                "instruction": spaces.Text(max_length=128, charset=_LETTERS),
+                "instruction": spaces.Text(max_length=128, charset=LETTERS),
             }
         )
         reach = {"delta": [1.0] * 7, "absolute": [2.0] * 3 + [2 * np.pi] * 3 + [1.0]}[controller]

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 
 from ..conveyor.cell import ArmEnv
-from ..conveyor.physics import CONTROL_TICKS, TICK_NS
-from ..conveyor.task import digest
 from . import task as rules
 from .expert import GRASPS, plan
 from .physics import SLOTS, PackingPhysics, model_xml
@@ -46,18 +44,9 @@ class ConveyorPacking(ArmEnv[rules.Sample, PackingPhysics]):
         self._start = start = rules.sample(task, seed, init_state, speed=self.speed, spread=self.start_spread)
         self._physics = PackingPhysics(start.speed / 60, start.tool, start.tool_yaw, start.poses)
         self._placed: tuple[str, ...] = ()
-        return {
-            # What was sampled, not the state computed from it: rounding differs between processors.
-            "init_state": digest(start),
-            "fixtures": digest(model_xml(), TICK_NS, CONTROL_TICKS),
-            "instruction": start.instruction,
-            "step_budget": f"{rules.TIME_LIMIT_NS // 10**9} s",
-            "success_rule": rules.SUCCESS_RULE,
-        }
+        return self._manifest(model_xml(), rules.TIME_LIMIT_NS, rules.SUCCESS_RULE)
 
-    def _act(self, action: np.ndarray) -> str | None:
-        self._physics.control(np.clip(action, -1.0, 1.0))
-        self.time_ns += CONTROL_TICKS * TICK_NS
+    def _outcome(self) -> str | None:
         self._placed += rules.newly_placed(self._physics, self._placed)
         return rules.outcome(self._physics, self._start.order, self._placed, self.time_ns)
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..conveyor.physics import BELT_TOP, BELT_WIDTH, BELT_X, TOOL_HOME
+from ..conveyor.physics import BELT_X
+from ..conveyor.task import out_of_reach, sample_cell
 from .physics import FLOOR, PARTS, PackingPhysics
 from .suite import TASKS
 
 SPEEDS = (3.0, 6.0)  # m/min, sampled uniformly unless fixed; at 8 a part is often gone before its turn
 TIME_LIMIT_NS = 20_000_000_000  # the expert takes at most 11 s (218 steps)
-REACH_Y = 0.50  # a part further down the belt than this is lost
 RESTING = 0.05  # m/s
 SUCCESS_RULE = "all parts rest (< 0.05 m/s) in their slots of the tray, released, placed in the order named"
 
@@ -71,16 +71,7 @@ def sample(task: str, seed: int, init_state: int, *, speed: float | None, spread
         x, yaw = BELT_X + rng["parts"].uniform(-0.05, 0.05), rng["parts"].uniform(-0.6, 0.6)
         poses[part] = (float(x), y, float(yaw))
         y -= float(rng["queue"].uniform(0.14, 0.17))
-    light = rng["lighting"]
-    return Sample(
-        order=tuple(task.split("-")),
-        speed=float(rng["speed"].uniform(*SPEEDS)) if speed is None else float(speed),
-        poses=poses,
-        tool=_triple(TOOL_HOME + rng["tool"].uniform(-spread, spread, 3)),
-        tool_yaw=float(rng["tool"].uniform(-0.15, 0.15)),
-        headlight=(float(light.uniform(0.35, 0.50)), float(light.uniform(0.40, 0.55))),
-        lamp=_triple(light.uniform(0.15, 0.40) * (1 + light.uniform(-0.1, 0.1, 3))),
-    )
+    return Sample(order=tuple(task.split("-")), poses=poses, **sample_cell(rng, speed, SPEEDS, spread))
 
 
 def newly_placed(physics: PackingPhysics, placed: tuple[str, ...]) -> tuple[str, ...]:
@@ -114,16 +105,7 @@ def outcome(physics: PackingPhysics, order: tuple[str, ...], placed: tuple[str, 
         return "slot"
     if placed == order:
         return "success"
-    if any(_lost(physics.object_position(part)) for part in order):
+    positions = [physics.object_position(part) for part in order]
+    if any(out_of_reach(position) or position[2] < FLOOR - 0.03 for position in positions):
         return "lost"
     return "time" if time_ns >= TIME_LIMIT_NS else None
-
-
-def _lost(position: np.ndarray) -> bool:
-    on_belt = position[2] < BELT_TOP + 0.03 and abs(position[0] - BELT_X) < BELT_WIDTH / 2 + 0.03
-    return bool(position[2] < FLOOR - 0.03 or (on_belt and position[1] > REACH_Y))
-
-
-def _triple(values: np.ndarray) -> tuple[float, float, float]:
-    x, y, z = values.tolist()
-    return x, y, z

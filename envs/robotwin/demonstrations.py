@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ..demonstrations import Behaviour, Labelled
+from ..demonstrations import Behaviour, Labelled, lead_in
 from .world import UnstableScene
 
 FRAME_TICKS = 40  # physics ticks of the expert's motion that one action covers: 160 ms
-POLICY_WINDOW = 10  # actions of a chunk that the policy executes
 POLICY_STEPS, NOISE_STEPS = (0, 60), (0, 4)  # actions before the expert takes over; [low, high)
 NOISE = 0.05  # standard deviation per joint (rad) and gripper
 
@@ -29,17 +28,10 @@ def episode(
         observation, _ = env.reset(seed=seed, options={"task": task, "init_state": seed})  # a scene for training
     except UnstableScene:
         return Labelled()
-    queue: list[np.ndarray] = []
-    for _ in range(int(rng.integers(*(POLICY_STEPS if policy else NOISE_STEPS)))):
-        if policy:
-            queue = queue or list(policy(observation)[:POLICY_WINDOW])
-            action = queue.pop(0)
-        else:
-            action = observation["state"] + rng.normal(0, NOISE, len(observation["state"]))
-        env.cameras_on = policy is not None and not queue
-        observation, _, terminated, truncated, info = env.step(action)
-        if terminated or truncated:
-            return Labelled(success=bool(info["success"]))
+    before = int(rng.integers(*(POLICY_STEPS if policy else NOISE_STEPS)))
+    _, ended = lead_in(env, rng, observation, policy, before, NOISE)
+    if ended is not None:
+        return Labelled(success=bool(ended["success"]))
     env.cameras_on = True
     frames, targets = Labelled(), []
 
