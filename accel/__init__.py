@@ -10,9 +10,9 @@ import difflib
 import inspect
 import typing
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any
 
+from ..policies import entry_points
 from ..policies.seams import Method, Methods
 from .dp_cache import DPCache
 from .few_step import FewStep
@@ -44,38 +44,33 @@ def parse(spec: str) -> list[Method]:
 
 def known_methods() -> list[str]:
     """Returns the names of all methods, those of other authors' packages included."""
-    return sorted({*BUILT_IN, *_others()})
+    methods, reasons = _others()
+    return sorted({*BUILT_IN, *methods, *reasons})
 
 
 @cache
-def _others() -> dict[str, type[Method] | str]:
-    """Methods of other packages by name; the reason in place of one that cannot be loaded."""
-    found: dict[str, type[Method] | str] = {}
-    for entry in entry_points(group=GROUP):
-        if entry.name in BUILT_IN:
-            continue  # a built-in method is never replaced: results name it
-        try:
-            kind = entry.load()
-        except (Exception, SystemExit) as error:  # another package's code: whatever it raises, ours goes on
-            kind = f"{entry.value} raises {type(error).__name__}: {error}"
-        if not isinstance(kind, str) and not (isinstance(kind, type) and issubclass(kind, Method)):
-            kind = f"{entry.value} is not a subclass of Method"
-        elif not isinstance(kind, str) and kind.name != entry.name:
-            kind = f"{entry.value} calls itself {kind.name!r}, and results would name it so"
-        if entry.name in found:
-            kind = "several installed packages have a method of this name"
-        found[entry.name] = kind
-    return found
+def _others() -> tuple[dict[str, type[Method]], dict[str, str]]:
+    """Methods of other packages by name, and why those that are missing cannot be used."""
+    return entry_points.load(GROUP, BUILT_IN, "method", _fault)
+
+
+def _fault(name: str, kind: Any) -> str | None:
+    if not (isinstance(kind, type) and issubclass(kind, Method)):
+        return "is not a subclass of Method"
+    if kind.name != name:
+        return f"calls itself {kind.name!r}, and results would name it so"
+    return None
 
 
 def _kind(name: str) -> type[Method]:
-    kind = BUILT_IN.get(name) or _others().get(name)
+    methods, reasons = _others()
+    if name in reasons:
+        raise UnknownMethod(f"the method {name!r} cannot be used: {reasons[name]}")
+    kind = BUILT_IN.get(name) or methods.get(name)
     if kind is None:
         known = known_methods()
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or known
         raise UnknownMethod(f"unknown method {name!r}; did you mean {', '.join(near)}?")
-    if isinstance(kind, str):
-        raise UnknownMethod(f"the method {name!r} cannot be used: {kind}")
     return kind
 
 

@@ -124,9 +124,15 @@ class Files:
     @cached_property
     def sha256(self) -> dict[str, str]:
         """SHA-256 (hex) by the same names."""
-        from ..policies.checkpoint import file_hash
+        return {name: _sha256(path, path.stat().st_mtime_ns) for name, path in self.paths.items()}
 
-        return {name: file_hash(path) for name, path in self.paths.items()}
+
+@cache
+def _sha256(path: Path, mtime_ns: int) -> str:
+    """Returns a file's digest; several methods of an evaluation share files of several GB, so it is read once."""
+    from ..policies.checkpoint import file_hash
+
+    return file_hash(path)
 
 
 def _fits_all(observation_space: Space, action_space: Space) -> list[str]:
@@ -215,7 +221,7 @@ class Registry:
             files=Files({name: path}),
             marks=tuple(map(Mark.parse, header.card.get("marks", ()))),
             trained_on=None if suites is None else tuple(suites),
-            incompatibilities=read_processor(path).incompatibilities,
+            incompatibilities=read_processor(path, header).incompatibilities,
         )
 
     def method(self, spec: str, policy: str) -> MethodInfo:

@@ -176,11 +176,7 @@ def from_plain(kind: type[_T], values: Any) -> _T:
 def _typed(value: Any, hint: Any, name: str) -> Any:
     """Returns a JSON value as its annotation has it: of a plain type, a tuple, a table, or one of several."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any or origin is dict or hint is type(None):
-        if origin is dict and not isinstance(value, dict):
-            raise CheckpointError(f"{name} must be a table, got {value!r}")
-        if hint is type(None) and value is not None:
-            raise CheckpointError(f"{name} must be null, got {value!r}")
+    if hint is Any:
         return value
     if origin in (typing.Union, types.UnionType):
         for part in parts:
@@ -197,9 +193,10 @@ def _typed(value: Any, hint: Any, name: str) -> Any:
             return tuple(_typed(item, part, f"{name}[{number}]") for number, (item, part) in numbered)
     elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
-    elif isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
+    elif isinstance(value, origin or hint) and (hint is bool or not isinstance(value, bool)):
         return value
-    raise CheckpointError(f"{name} must be {getattr(hint, '__name__', hint)}, got {value!r}")
+    expected = {dict: "a table", type(None): "null"}.get(origin or hint, getattr(hint, "__name__", hint))
+    raise CheckpointError(f"{name} must be {expected}, got {value!r}")
 
 
 def check_sizes(sizes: dict[str, int], most: int = 1 << 20) -> None:

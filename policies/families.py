@@ -9,10 +9,10 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import entry_points
 from .checkpoint import CheckpointError
 
 if TYPE_CHECKING:
@@ -51,43 +51,37 @@ def family(kind: str) -> Family:
     """
     if kind in BUILT_IN:
         return importlib.import_module(f".{BUILT_IN[kind]}", __package__).FAMILY
-    if kind not in _others():
+    families, reasons = _others()
+    if kind in reasons:
+        raise CheckpointError(f"the family {kind!r} cannot be used: {reasons[kind]}")
+    if kind not in families:
         raise CheckpointError(f"no family reads checkpoints of kind {kind!r}; known are {', '.join(kinds())}")
-    loaded = _others()[kind]
-    if isinstance(loaded, str):
-        raise CheckpointError(f"the family {kind!r} cannot be used: {loaded}")
-    return loaded
+    return families[kind]
 
 
 def kinds() -> list[str]:
     """Returns the kinds that can be read."""
-    return sorted({*BUILT_IN, *_others()})
+    families, reasons = _others()
+    return sorted({*BUILT_IN, *families, *reasons})
 
 
 def shipped_policies() -> dict[str, Path]:
     """Returns the policies that come with this package and with the families of other authors, by name."""
-    folders = [family.policies for family in _others().values() if isinstance(family, Family) and family.policies]
+    folders = [family.policies for family in _others()[0].values() if family.policies]
     # This package's come last, so that no other package can replace one of them under its name.
     folders.append(Path(__file__).parent / "checkpoints")
     return {path.stem: path for folder in folders for path in folder.glob("*.safetensors") if "." not in path.stem}
 
 
 @cache
-def _others() -> dict[str, Family | str]:
-    """Families of other packages by kind; the reason in place of one that cannot be loaded."""
-    found: dict[str, Family | str] = {}
-    for entry in entry_points(group=GROUP):
-        if entry.name in BUILT_IN:
-            continue  # a built-in kind is never replaced
-        try:
-            loaded = entry.load()
-        except (Exception, SystemExit) as error:  # another package's code: whatever it raises, ours goes on
-            loaded = f"{entry.value} raises {type(error).__name__}: {error}"
-        if not isinstance(loaded, (Family, str)):
-            loaded = f"{entry.value} is not a Family"
-        elif isinstance(loaded, Family) and not (loaded.policies is None or isinstance(loaded.policies, Path)):
-            loaded = f"{entry.value} has policies {loaded.policies!r}, which is not a Path"
-        if entry.name in found:
-            loaded = "several installed packages have a family of this name"
-        found[entry.name] = loaded
-    return found
+def _others() -> tuple[dict[str, Family], dict[str, str]]:
+    """Families of other packages by kind, and why those that are missing cannot be used."""
+    return entry_points.load(GROUP, BUILT_IN, "family", _fault)
+
+
+def _fault(kind: str, loaded: Any) -> str | None:
+    if not isinstance(loaded, Family):
+        return "is not a Family"
+    if not (loaded.policies is None or isinstance(loaded.policies, Path)):
+        return f"has policies {loaded.policies!r}, which is not a Path"
+    return None

@@ -70,13 +70,12 @@ def bundled_policies() -> list[str]:
     return sorted(shipped_policies())
 
 
-def read_processor(path: Path) -> Processor:
-    """Returns the conventions of a checkpoint without reading its weights.
+def read_processor(path: Path, header: checkpoint.Header) -> Processor:
+    """Returns the conventions of a checkpoint from its header, without reading its weights.
 
     Raises:
         CheckpointError: The file is not a policy's checkpoint, or the conventions contradict each other.
     """
-    header = checkpoint.read_header(path)
     return _part(path, family(header.kind).processor, header.processor)
 
 
@@ -95,7 +94,7 @@ def load_policy(name: str | Path, dtype: torch.dtype = torch.float32, device: st
     header = checkpoint.read_header(path)
     kind = family(header.kind)
     config = _part(path, kind.config, header.config)
-    processor = _part(path, kind.processor, header.processor)
+    processor = read_processor(path, header)
     try:
         processor.check(config)
     except ValueError as error:

@@ -44,13 +44,13 @@ def train(
     out: str,
 ) -> dict[str, Any]:
     """Train a tiny pi0 on recordings by flow matching. A folder named twice counts twice."""
-    from ...policies.policy import policy_path
+    from ...policies.policy import IN_FOLDER, policy_path
     from ...policies.training import train as training
 
     recipe = training.Recipe(steps, batch, rate, warmup, seed=seed, model=model, shift=shift)
     data = [_recording(folder) for folder in folders]
     training.train(data, Path(out), recipe, policy_path(start) if start else None, workers)
-    return {"policy": str(Path(out) / "policy.safetensors")}
+    return {"policy": str(Path(out) / IN_FOLDER)}
 
 
 @click.command("train-draft")

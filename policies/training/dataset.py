@@ -15,7 +15,7 @@ from ..pi0 import TINY, Pi0Config, Pi0Processor
 from ..processing import UNKNOWN, pixels, split_words
 from .recording import Conventions, Frames
 
-HELD_OUT = 50  # every 50th episode is held out: 2 %, one of the smallest recordings made so far
+HELD_OUT = 50  # every 50th episode of a folder is held out, its first one always
 LONGER = 8  # words that an instruction may have beyond the longest of the recordings
 REPLAN = 10  # actions per round of the policies trained here: half a second at 20 Hz
 LEAST_STD = 1e-3  # a channel that moves less is constant, and must not be amplified
