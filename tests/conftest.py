@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -42,6 +45,25 @@ def write_random_policy(path: Path, seed: int = 0) -> Path:
     header = checkpoint.Header("pi0", asdict(CONFIG), asdict(PROCESSOR), {"marks": ["random weights"]})
     checkpoint.save(path, header, model, torch.float32)
     return path
+
+
+@pytest.fixture(scope="session")
+def install(tmp_path_factory):
+    """Returns a function that installs packages of tests/third_party and returns the folder that they are in."""
+
+    def install_into_a_folder(*packages: str) -> Path:
+        target = tmp_path_factory.mktemp("site")
+        # From copies, so that building writes nothing into the tree.
+        sources = [tmp_path_factory.mktemp("source") / package for package in packages]
+        for source in sources:
+            shutil.copytree(Path(__file__).parent / "third_party" / source.name, source)
+        pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+        command = [*pip, "--no-deps", "--no-build-isolation", "--target", target, *sources]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return target
+
+    return install_into_a_folder
 
 
 @pytest.fixture(scope="session")

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-PACKAGES = Path(__file__).parent / "third_party"
-
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """Returns a function that installs packages into a folder of their own and runs ``replan`` with it in reach."""
-    target = tmp_path_factory.mktemp("site")
+def site(install):
+    """Returns a function that runs ``replan`` with the method's and the family's packages in reach."""
+    target = install("replan-warp", "replan-drift")
     environment = {**os.environ, "PYTHONPATH": str(target), "OMP_NUM_THREADS": "1"}
 
     def python(*arguments, code=0):
@@ -29,11 +26,6 @@ def site(tmp_path_factory):
         done = python("-c", "from replan.eval.cli import main; main()", *arguments, "--json", code=code)
         return {**json.loads(done.stdout.splitlines()[-1]), "stderr": done.stderr}
 
-    for package in ("replan-warp", "replan-drift"):
-        copy = tmp_path_factory.mktemp("source") / package
-        shutil.copytree(PACKAGES / package, copy)
-        options = ("--no-deps", "--no-build-isolation", "--quiet", "--disable-pip-version-check")
-        python("-m", "pip", "install", *options, "--target", str(target), str(copy))
     python("-c", "import replan_drift as r; r.make(r.HERE / 'drift-random.safetensors')")
     replan.python = python
     return replan

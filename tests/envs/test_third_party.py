@@ -14,18 +14,12 @@ import pytest
 from replan.envs.suite import BUILT_IN
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "tests" / "third_party" / "replan-shelf"
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """A folder with the package, installed from a copy, so that building writes nothing into the tree."""
-    source, target = tmp_path_factory.mktemp("source") / "shelf", tmp_path_factory.mktemp("site")
-    shutil.copytree(PACKAGE, source)
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", target]
-    built = subprocess.run([*command, source], capture_output=True, text=True)
-    assert built.returncode == 0, built.stderr
-    return target
+def site(install):
+    """A folder with the package."""
+    return install("replan-shelf")
 
 
 def run(site, *command):

@@ -50,11 +50,12 @@ def test_episodes_are_the_same_with_two_workers_and_in_reversed_order(reference,
     assert hashes(play(tmp_path, backwards=True, workers=2, **TWO)) == hashes(reference)
 
 
-def test_killed_run_resumes_without_losing_or_repeating_an_episode(tmp_path):
-    run = [sys.executable, str(Path(__file__).with_name("play.py")), str(tmp_path / "killed"), "8", "slow"]
+def kill_after_three(out, episodes, method):
+    """Starts an evaluation in a process of its own, kills it in the middle, and returns what it has stored."""
+    run = [sys.executable, str(Path(__file__).with_name("play.py")), str(out), str(episodes), method]
     here = str(Path(__file__).parent)
     process = subprocess.Popen(run, env={**os.environ, "PYTHONPATH": here}, stderr=subprocess.DEVNULL)
-    while len(stored(tmp_path / "killed")) < 3:
+    while len(stored(out)) < 3:
         assert process.poll() is None, "it ended before it could be killed"
         try:
             process.wait(0.05)
@@ -62,8 +63,13 @@ def test_killed_run_resumes_without_losing_or_repeating_an_episode(tmp_path):
             continue
     process.send_signal(signal.SIGKILL)
     process.wait()
-    before = stored(tmp_path / "killed")
-    assert 3 <= len(before) < 8
+    before = stored(out)
+    assert 3 <= len(before) < episodes
+    return before
+
+
+def test_killed_run_resumes_without_losing_or_repeating_an_episode(tmp_path):
+    before = kill_after_three(tmp_path / "killed", episodes=8, method="slow")
 
     resumed = play(tmp_path / "killed", episodes=8, method="slow")
     assert hashes(resumed) == hashes(play(tmp_path / "whole", episodes=8, method="slow"))
@@ -372,19 +378,7 @@ def test_an_ordered_method_plays_in_its_order_in_whatever_order_the_jobs_come(le
 
 
 def test_a_chain_that_was_killed_is_played_again_from_its_start_and_gives_the_same_rows(tmp_path):
-    run = [sys.executable, str(Path(__file__).with_name("play.py")), str(tmp_path / "killed"), "6", "learn_slow"]
-    here = str(Path(__file__).parent)
-    process = subprocess.Popen(run, env={**os.environ, "PYTHONPATH": here}, stderr=subprocess.DEVNULL)
-    while len(stored(tmp_path / "killed")) < 3:
-        assert process.poll() is None, "it ended before it could be killed"
-        try:
-            process.wait(0.05)
-        except subprocess.TimeoutExpired:
-            continue
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    before = stored(tmp_path / "killed")
-    assert 3 <= len(before) < 6
+    before = kill_after_three(tmp_path / "killed", episodes=6, method="learn_slow")
 
     resumed = play(tmp_path / "killed", method="learn_slow")
     assert hashes(resumed) == hashes(play(tmp_path / "whole", method="learn_slow"))

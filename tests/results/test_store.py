@@ -172,15 +172,20 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path, make, below):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize("change", ["DELETE FROM runs", "UPDATE runs SET run = '{}'", "UPDATE runs SET run = 'x'"])
-def test_a_store_that_does_not_say_what_produced_it_is_refused(tmp_path, make, change):
-    begin(tmp_path, make, make.run())
-    connection = sqlite3.connect(tmp_path / "episodes.db")
+def refuse_after(change, folder):
+    """Changes a store behind its back, and asserts that it is no longer opened."""
+    connection = sqlite3.connect(folder / FILE)
     connection.execute(change)
     connection.commit()
     connection.close()
     with pytest.raises(StoreUnreadable, match="what produced it"):
-        Store.open(tmp_path)
+        Store.open(folder)
+
+
+@pytest.mark.parametrize("change", ["DELETE FROM runs", "UPDATE runs SET run = '{}'", "UPDATE runs SET run = 'x'"])
+def test_a_store_that_does_not_say_what_produced_it_is_refused(tmp_path, make, change):
+    begin(tmp_path, make, make.run())
+    refuse_after(change, tmp_path)
 
 
 def test_a_run_with_a_new_field_is_refused(tmp_path, make):
@@ -344,12 +349,7 @@ def test_what_was_wrong_with_an_action_was_called_an_error_once(tmp_path, make):
 @pytest.mark.parametrize("change", ["UPDATE runs SET run = '{}'", "UPDATE runs SET run = 'x'"])
 def test_an_old_store_that_does_not_say_what_produced_it_is_refused(tmp_path, change):
     shutil.copy(REFERENCE / "suites/robotwin" / FILE, tmp_path)
-    connection = sqlite3.connect(tmp_path / FILE)
-    connection.execute(change)
-    connection.commit()
-    connection.close()
-    with pytest.raises(StoreUnreadable, match="what produced it"):
-        Store.open(tmp_path)
+    refuse_after(change, tmp_path)
 
 
 def test_a_run_with_another_identity_is_refused_and_names_the_fields(tmp_path, make):
