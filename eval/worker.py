@@ -95,7 +95,7 @@ class Worker:
         """Runs one episode. Whatever is raised in it makes it a row of status ``error``.
 
         An action that is not finite or has another shape than the environment takes ends the episode as a failure of
-        the policy: status ``done``, no success, outcome ``invalid action``, and in ``refused`` what was wrong with it.
+        the policy: status ``done``, no success, outcome ``invalid action``, and in ``failure`` what was wrong with it.
         """
         try:
             # In this order: triton, if the method loads it, does not survive being loaded after an OpenGL context.
@@ -116,7 +116,7 @@ class Worker:
         agent.reset(cell.noise_seed)
         trajectory = hashlib.sha256(_state(world))
         rounds: list[RoundRow] = []
-        steps, over, refused = 0, False, None
+        steps, over, failure = 0, False, None
         while not over:
             planned = agent.act(observation)
             if agent.round is not None:
@@ -126,7 +126,7 @@ class Worker:
             try:
                 action = _checked(planned, env.action_space, steps)
             except ActionError as error:
-                refused = str(error)
+                failure = str(error)
                 break
             world.cameras_on = agent.needs_observation  # rendering costs more than physics on most suites
             before_ns = int(world.time_ns)
@@ -134,7 +134,7 @@ class Worker:
             agent.idle(int(world.time_ns) - before_ns)
             trajectory.update(action.tobytes() + _state(world))
             steps, over = steps + 1, terminated or truncated
-        success = bool(info["success"]) and not refused
+        success = bool(info["success"]) and not failure
         agent.end(success)
         ends = [later.control_step for later in rounds[1:]] + [steps]
         return EpisodeRow(
@@ -143,8 +143,8 @@ class Worker:
             success=success,
             steps=steps,
             sim_ns=int(world.time_ns),
-            outcome=INVALID_ACTION if refused else str(info.get("outcome", "")),
-            refused=refused,
+            outcome=INVALID_ACTION if failure else str(info.get("outcome", "")),
+            failure=failure,
             success_at_end=_bool_or_none(info.get("success_at_end")),
             manifest=manifest,
             observation_hash=observation_hash,

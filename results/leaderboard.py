@@ -179,7 +179,7 @@ def _successes(episodes: Iterable[EpisodeRow]) -> list[bool]:
 
 
 def _at_end(episodes: list[EpisodeRow]) -> float:
-    seen = [row.success_at_end for row in episodes if row.refused is None]  # a refused action counts as a failure
+    seen = [row.success_at_end for row in episodes if row.failure is None]  # the policy's own failure counts as one
     return sum(map(bool, seen)) / len(episodes) if seen and None not in seen else math.nan
 
 

@@ -78,7 +78,8 @@ class EpisodeRow:
     """One episode of one method on one cell.
 
     Attributes:
-        key: Content address of (cell, weights, method, clock, latency, precision); equal keys are the same measurement.
+        key: Content address of (cell, weights, method, code, clock, latency, precision); equal keys are the same
+            measurement.
         cell: Content address of the cell alone; episodes of two methods are paired by it.
         suite: Suite name.
         task: Task name inside the suite.
@@ -93,8 +94,8 @@ class EpisodeRow:
         success: Whether the suite's success rule held, which ends an episode; None when ``status`` is ``error``.
         steps: Control steps executed.
         sim_ns: Simulated time from reset to the end.
-        outcome: The suite's word for how it ended, such as ``success``, ``lost`` or ``time``; ``invalid action`` where
-            the action was refused.
+        outcome: The suite's word for how it ended, such as ``success``, ``lost`` or ``time``; ``invalid action``,
+            ``raised`` or ``timeout`` where the policy or method failed by itself.
         manifest: What the environment says the episode is: hashes of the initial state and of the fixtures,
             instruction, step budget, success rule. Two methods may be compared only where their manifests agree.
         observation_hash: Hash of the first observation.
@@ -103,13 +104,16 @@ class EpisodeRow:
         rounds: The rounds, in order.
         retries: Times that the cell was run again after its worker died or hung.
         error: Why the harness could not measure the episode; None when ``status`` is ``done``.
-        refused: Why the policy's action was refused (not finite, wrong shape), which ended the episode as a failure of
-            the policy; None where no action was refused.
+        failure: What the policy or its method did wrong, which ended the episode as their failure: an action that is
+            none, an exception, no answer in time. None where they did nothing of the kind.
         success_at_end: Whether the rule held when the suite looked again after the episode, once the robot had been
             still for a while; None where the suite does not look again, or the episode did not reach its end.
         dtype: Precision of the policy, such as ``float32``.
         device: Where the policy ran: ``cpu``, or the name of the CUDA device.
         machine: Digest of the machine that played the episode (:func:`machine_digest`); empty where it is not known.
+        code: Digests of the source code that decides the episode: of the ``suite`` with the harness's part of an
+            episode, the ``policy`` and the ``method``. Empty where it was not recorded (before schema 4).
+        weights: Digest of the policy's files, whatever they were called; empty where it is not known.
     """
 
     key: str
@@ -135,11 +139,13 @@ class EpisodeRow:
     rounds: tuple[RoundRow, ...] = ()
     retries: int = 0
     error: str | None = None
-    refused: str | None = None
+    failure: str | None = None
     success_at_end: bool | None = None
     dtype: str = "float32"
     device: str = "cpu"
     machine: str = ""
+    code: dict[str, str] = field(default_factory=dict)
+    weights: str = ""
 
     @property
     def device_kind(self) -> str:

@@ -21,7 +21,7 @@ from .upgrades import UPGRADES
 
 FILE = "episodes.db"
 APPLICATION_ID = 0x7265_706C  # "repl": marks the file as ours (PRAGMA application_id)
-VERSION = 3
+VERSION = 4
 
 # STRICT, because SQLite would otherwise keep a NumPy integer as a blob without a word.
 SCHEMA = """
@@ -53,10 +53,12 @@ CREATE TABLE episodes (           -- see schema.EpisodeRow
     retries INTEGER NOT NULL,
     error TEXT,
     success_at_end INTEGER CHECK (success_at_end IS NULL OR status = 'done'),
-    refused TEXT CHECK (refused IS NULL OR status = 'done'),
+    failure TEXT CHECK (failure IS NULL OR status = 'done'),
     dtype TEXT NOT NULL,
     device TEXT NOT NULL,
-    machine TEXT NOT NULL
+    machine TEXT NOT NULL,
+    code TEXT NOT NULL,           -- JSON
+    weights TEXT NOT NULL
 ) STRICT;
 CREATE TABLE rounds (             -- see schema.RoundRow
     episode TEXT NOT NULL REFERENCES episodes (key) ON DELETE CASCADE,
@@ -80,7 +82,7 @@ CREATE TABLE rounds (             -- see schema.RoundRow
 
 EPISODE_COLUMNS = [f.name for f in fields(EpisodeRow) if f.name != "rounds"]
 ROUND_COLUMNS = [f.name for f in fields(RoundRow)]
-JSON_COLUMNS = {"settings", "manifest", "counters", "stages_ns", "extra"}
+JSON_COLUMNS = {"code", "settings", "manifest", "counters", "stages_ns", "extra"}
 BOOLEANS = {"success", "success_at_end", "warmup"}  # which SQLite keeps as 0 and 1
 COMPARED = ("spec", "identity", "activity_counters", "checkpoints")  # fields of a Run that a resumed one must equal
 REFUSALS = (sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError, TypeError, ValueError)

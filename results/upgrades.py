@@ -75,4 +75,15 @@ def _device(run: dict[str, Any]) -> str:
     return "cpu" if accelerator == "CPU" else accelerator
 
 
-UPGRADES = {1: _add_success_at_end, 2: _add_identity_and_device}
+def _add_code_and_weights(connection: sqlite3.Connection) -> None:
+    """3 to 4: code and weights of rows; an exception or a time-out of the policy is a failure like a refused action."""
+    (run,) = connection.execute("SELECT run FROM runs ORDER BY id").fetchone() or ("{}",)
+    connection.execute("ALTER TABLE episodes RENAME COLUMN refused TO failure")
+    # Which code measured an older episode is known as a commit at best, and not for a tree with changes: left empty.
+    connection.execute("ALTER TABLE episodes ADD COLUMN code TEXT NOT NULL DEFAULT '{}'")
+    connection.execute("ALTER TABLE episodes ADD COLUMN weights TEXT NOT NULL DEFAULT ''")
+    for policy, digest in json.loads(run).get("checkpoints", {}).items():
+        connection.execute("UPDATE episodes SET weights = ? WHERE policy = ?", (digest, policy))
+
+
+UPGRADES = {1: _add_success_at_end, 2: _add_identity_and_device, 3: _add_code_and_weights}

@@ -155,7 +155,7 @@ def test_an_action_that_is_none_is_a_failure_of_the_policy_and_stays_in_the_deno
     assert {(row.status, row.success, row.outcome, row.error) for row in refused} == {
         ("done", False, "invalid action", None)
     }
-    assert {row.method: row.refused.split(":")[0] for row in refused} == {
+    assert {row.method: row.failure.split(":")[0] for row in refused} == {
         "nan": "the action at control step 0 is not finite",
         "short": "the action at control step 0 has shape (1,), the environment takes (2,)",
     }

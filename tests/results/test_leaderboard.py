@@ -46,7 +46,7 @@ def test_a_row_a_method(written, four_cells):
 
 def test_success_at_the_end_is_known_where_every_episode_knows_it(written, make):
     ended = [make.episode("dense", cell, cell < 3, success_at_end=cell in (0, 3)) for cell in range(4)]
-    refused = make.episode("dense", 4, False, outcome="invalid action", refused="not finite")
+    refused = make.episode("dense", 4, False, outcome="invalid action", failure="not finite")
     (row,) = board([written(*ended, refused, make.error("dense", 5))])
     assert (row.success.rate, row.at_end) == (0.6, 0.4)
     for unknown in ([refused], [*ended, make.episode("dense", 6)], []):

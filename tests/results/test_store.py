@@ -50,7 +50,7 @@ def test_every_field_of_the_schema_is_kept(written, make):
     values = dict(settings={"a": 1}, counters={"b": 2.0}, manifest={"c": "d"}, retries=4, steps=5, sim_ns=6)
     row = make.episode("flash", 7, False, seed=8, clock="realtime", latency="fixed:9ms", outcome="time", **values)
     where = dict(dtype="bfloat16", device="H200", machine="m")
-    row = dataclasses.replace(row, success_at_end=True, refused="no action", **where)
+    row = dataclasses.replace(row, success_at_end=True, failure="no action", **where)
     own = [field for field in dataclasses.fields(EpisodeRow) if field.name != "error"]  # which a measured row has not
     assert all(getattr(row, field.name) != field.default for field in own)
     error = make.error("flash", 8, error="hung", retries=1)
@@ -299,14 +299,15 @@ def test_a_run_of_an_older_schema_is_read_as_it_is_and_goes_on(tmp_path, make, v
     assert not {"harness", "latency_identity", "world", "must_move"} & run.spec.keys()
     assert run.activity_counters["flash"] == ("flash_rounds",) and Mark("CPU", "CPU") in run.marks
     (machine,) = run.machines
-    assert {(row.machine, row.device, row.dtype, row.refused) for row in rows} == {(machine, "cpu", "float32", None)}
+    assert {(row.machine, row.device, row.dtype, row.failure) for row in rows} == {(machine, "cpu", "float32", None)}
+    assert {(row.weights, str(row.code)) for row in rows} == {(run.checkpoints[rows[0].policy], "{}")}
     drafts = [(each.accepted is None, each.drafted) for row in rows for each in row.rounds]
     assert set(drafts) == {(True, None), (False, 10)}
 
-    new = make.episode(success_at_end=False, refused="not finite")
+    new = make.episode(success_at_end=False, failure="not finite")
     with Store.start(tmp_path, run) as store:
         store.add(new)
-        for impossible in ({"success_at_end": True}, {"refused": "not finite"}):
+        for impossible in ({"success_at_end": True}, {"failure": "not finite"}):
             with pytest.raises(InvalidEpisode):
                 store.add(make.error(cell=2, **impossible))
     assert stored_version(tmp_path) == VERSION
@@ -325,7 +326,7 @@ def stored_version(directory):
 def test_what_was_wrong_with_an_action_was_called_an_error_once(tmp_path, make):
     begin(tmp_path, make, make.run())
     with sqlite3.connect(tmp_path / FILE) as connection:  # as version 2 wrote it
-        for column in ("refused", "dtype", "device", "machine"):
+        for column in ("failure", "dtype", "device", "machine", "code", "weights"):
             connection.execute(f"ALTER TABLE episodes DROP COLUMN {column}")
         connection.execute("ALTER TABLE rounds DROP COLUMN drafted")
         connection.execute("UPDATE episodes SET success = 0, error = 'not finite', outcome = 'invalid action'")
@@ -340,7 +341,7 @@ def test_what_was_wrong_with_an_action_was_called_an_error_once(tmp_path, make):
     connection.close()
     with Store.open(tmp_path) as store:
         (row,) = store.episodes()
-        assert (row.status, row.success, row.refused, row.error) == ("done", False, "not finite", None)
+        assert (row.status, row.success, row.failure, row.error) == ("done", False, "not finite", None)
         assert (row.device, row.machine) == ("H200", "")  # resumed on another machine: which one measured it is unknown
         assert store.run.spec == {"seed": 0, "dtype": "float32", "device": "cuda"}
         assert store.run.marks == (Mark("x", "y"),) and len(store.runs) == 2
