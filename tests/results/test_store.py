@@ -50,7 +50,7 @@ def test_every_field_of_the_schema_is_kept(written, make):
     values = dict(settings={"a": 1}, counters={"b": 2.0}, manifest={"c": "d"}, retries=4, steps=5, sim_ns=6)
     row = make.episode("flash", 7, False, seed=8, clock="realtime", latency="fixed:9ms", outcome="time", **values)
     where = dict(dtype="bfloat16", device="H200", machine="m")
-    row = dataclasses.replace(row, success_at_end=True, failure="no action", **where)
+    row = dataclasses.replace(row, success_at_end=True, failure="no action", code={"suite": "5"}, weights="w", **where)
     own = [field for field in dataclasses.fields(EpisodeRow) if field.name != "error"]  # which a measured row has not
     assert all(getattr(row, field.name) != field.default for field in own)
     error = make.error("flash", 8, error="hung", retries=1)
