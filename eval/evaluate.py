@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..results.schema import Run, machine_digest
 from ..results.store import Store, StoreError
 from . import provenance
-from .cells import Actor, Job, address, make_cells, make_jobs
+from .cells import Actor, Cell, Job, address, make_cells, make_jobs
 from .clock import check_routes, parse_latency
 from .runner import run
 from .spec import BadInput, Spec
@@ -91,7 +91,7 @@ def _reused(plan: Plan) -> Iterator[str]:
             )
 
 
-def make_plan(spec: Spec, registry: Registry, *, command: str, started: str) -> Plan:
+def make_plan(spec: Spec, registry: Registry, *, command: str, started: str, cells: list[Cell] | None = None) -> Plan:
     """Checks what can be checked without an environment, and returns what is to be run. Nothing is written.
 
     Args:
@@ -99,6 +99,7 @@ def make_plan(spec: Spec, registry: Registry, *, command: str, started: str) -> 
         registry: Where suites, policies and methods come from.
         command: Command line, for the record.
         started: ISO 8601 time, for the record.
+        cells: The cells; those of the specification if missing.
 
     Raises:
         BadInput: Something in the specification does not exist or does not fit.
@@ -118,7 +119,7 @@ def make_plan(spec: Spec, registry: Registry, *, command: str, started: str) -> 
             f"method {min(ordered)!r} learns across episodes, so one worker plays them in order; "
             f"write --workers 1, not {spec.workers}"
         )
-    jobs = make_jobs(spec, make_cells(spec, suites), actors, latency.identity(), suite_code)
+    jobs = make_jobs(spec, cells or make_cells(spec, suites), actors, latency.identity(), suite_code)
     record = provenance.make_run(
         spec, suites, policies, methods, actors, suite_code, latency, hardware, command=command, started=started
     )

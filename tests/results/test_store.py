@@ -66,7 +66,7 @@ def test_the_run_comes_back_as_it_was_written(written, make):
         marks=(Mark("tiny model", "trained here"), Mark("CPU", "CPU")),
         suite_marks={"conveyor": (Mark("a", "b"),)},
         activity_counters={"flash": ("drafts", "rounds")},
-        identity=RunIdentity(2, {"profile": {"full": 1}}, {"conveyor": {"assets": "1"}}),
+        identity=RunIdentity({"profile": {"full": 1}}, {"conveyor": {"assets": "1"}}),
         spec={"methods": ["dense"], "settings": {"speed": 10.0}},
     )
     assert written(run=run).run == run
