@@ -16,7 +16,7 @@ from . import CommandFailed, json_option
 @click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Worker processes.")
 @json_option
 def verify(directory: str, cells: int, workers: int) -> dict[str, Any]:
-    """Play cells of a run again and say how exactly they come out here.
+    """Play cells of a run again and compare what comes out.
 
     On the machine and with the code that measured them, every action and state has to be equal. On another machine the
     cells have to be equal, and most outcomes are.
