@@ -82,7 +82,7 @@ def _foreign(module: str) -> list[File]:
 
 
 def _below(top: Path, name: str) -> list[File]:
-    paths = (path for path in top.rglob("*") if path.suffix not in NO_CODE and path.is_file())
+    paths = [path for path in top.rglob("[!.]*") if path.suffix not in NO_CODE and path.is_file()]
     return [(f"{name}/{path.relative_to(top).as_posix()}", path) for path in paths]
 
 
