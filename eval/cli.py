@@ -25,6 +25,7 @@ from .commands.evaluate import evaluate_command
 from .commands.setup import doctor, setup
 from .commands.training import train, train_draft
 from .commands.verify import verify
+from .spec import RunStopped
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
@@ -64,6 +65,9 @@ def _run(arguments: list[str]) -> tuple[int, dict[str, Any]]:
     except CommandFailed as error:
         click.echo(f"error: {error}", err=True)
         return error.exit_code, {**error.result, **_error_json(error, str(error))}
+    except RunStopped as error:
+        click.echo(f"error: {error}", err=True)
+        return 1, _error_json(error, str(error))
     except (ValueError, StoreError) as error:
         click.echo(f"error: {error}", err=True)
         return 2, _error_json(error, str(error))

@@ -23,6 +23,10 @@ DTYPES = ("float32", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
 
 
+class RunStopped(Exception):
+    """A run cannot go on, for a reason that is not bad input. The message is one sentence; the rows are kept."""
+
+
 class BadInput(ValueError):
     """An input cannot be used; the message names the value and says what to write instead."""
 
