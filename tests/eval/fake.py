@@ -219,7 +219,7 @@ class FakeAgent:
             raise RuntimeError("the policy was shown a black image")
         x, hand = observation["state"]
         if self.early or hand:
-            self._misbehave()
+            self._misbehave(hand)
         noise = self.rng.normal(0, 0.02)
         velocity = np.clip((x - hand) / 0.2 + 0.2 + noise, -1, 1)
         if self.method.startswith("learn"):
@@ -246,7 +246,7 @@ class FakeAgent:
     def _host_ns(self) -> int:
         return int.from_bytes(os.urandom(3), "big") * 4  # up to 67 ms, another one every time
 
-    def _misbehave(self) -> None:
+    def _misbehave(self, hand: float) -> None:
         if self.method == "die_once" and not Path(self.argument).exists():
             Path(self.argument).touch()
             os._exit(3)
@@ -255,6 +255,8 @@ class FakeAgent:
         if self.method == "hang":
             time.sleep(600)
         if self.method == "raise":
+            raise RuntimeError("the policy tripped")
+        if self.method == "raise_far" and abs(hand) > 0.15:
             raise RuntimeError("the policy tripped")
         if self.method in ("slow", "learn_slow"):
             time.sleep(0.05)
