@@ -7,7 +7,8 @@ act a whole task (RoboTwin).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,6 +58,18 @@ class Labelled:
         """Adds a frame."""
         self.observations.append(observation)
         self.labels.append(label)
+
+
+@contextmanager
+def cameras_restored(env: Any) -> Iterator[None]:
+    """Turns an environment's cameras on when an episode has been recorded, however that ended.
+
+    Episode functions turn them off where no frame follows; whoever calls one does it inside.
+    """
+    try:
+        yield
+    finally:
+        env.cameras_on = True
 
 
 Episode = Callable[[Any, np.random.Generator, int, str, int, "Behaviour | None"], Labelled]

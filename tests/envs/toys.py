@@ -49,9 +49,12 @@ class Toy(CellEnv):
         self.velocity = self.speed * float(np.clip(action, -1, 1)[0])
         self._advance(self.ticks_per_action)
         self.time_ns += self.ticks_per_action * self.tick_ns
-        if abs(self.x - self.goal) < 0.1:
+        if self._solved():
             return "success"
         return "time" if self.time_ns >= 5_000_000_000 else None
+
+    def _solved(self) -> bool:
+        return abs(self.x - self.goal) < 0.1
 
     def _observe(self) -> dict[str, Any]:
         eye = np.full((4, 4, 3), int(self.x * 10) % 200 + 1 if self.cameras_on else 0, np.uint8)
@@ -60,8 +63,7 @@ class Toy(CellEnv):
     def _advance(self, ticks: int) -> None:
         self.x += self.velocity * ticks * self.tick_ns / 1e9
 
-    def get_state(self) -> np.ndarray:
-        self._require_start()
+    def _state(self) -> np.ndarray:
         return np.array([self.x, self.velocity])
 
 
