@@ -93,7 +93,7 @@ def lead_in(
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Lets a policy, or noise on absolute joint targets, act before an expert that can only act a whole task.
 
-    Images are rendered only where the policy reads them, and after the last step. The caller turns cameras on again.
+    Images are rendered only where the policy reads them, and after the last step.
 
     Args:
         env: The environment, whose actions are absolute joint positions in the order of the state.

@@ -12,10 +12,10 @@ import numpy as np
 from gymnasium import spaces
 
 from .. import opengl
-from ..arguments import choice
+from ..arguments import choice, text
 from ..demonstrations import TRAINING_SEED
 from ..world import CellEnv
-from .source import Opened, open_real, open_standin
+from .source import PLANNERS, Opened, open_real, open_standin
 from .tasks import CAMERAS, COUNT
 from .world import IMAGE, TICK_NS, World
 
@@ -203,7 +203,10 @@ class RoboTwinReal(RoboTwin):
         planner: str = "upstream",
         config: str = "demo_clean",
     ) -> None:
-        self._where = (root, python, planner, config)
+        for name, value in (("root", root), ("python", python)):
+            if value is not None:
+                text(name, value)
+        self._where = (root, python, choice("planner", planner, PLANNERS), text("config", config))
         super().__init__(action, instructions, render_mode)
 
     def _open(self) -> Opened:
