@@ -25,7 +25,7 @@ from .suite import Suite
 
 MANIFEST = ("init_state", "fixtures", "instruction", "step_budget", "success_rule")
 SEED, STEPS, HELD_TICKS = 5, 3, 7  # arbitrary: enough to move something
-LIT = 50  # in an episode that is played to its end, images are rendered in its first steps and in one of this many
+LIT = 25  # in an episode that is played to its end, images are rendered in its first steps and in one of this many
 FAR_STATE = 1_000_000  # where initial states are sampled without end
 LONGEST_EPISODE = 10_000  # steps; no suite of ours allows more than 1 500
 LONGEST_PLAY = 600  # steps of an episode that is compared with itself
@@ -73,8 +73,9 @@ def check_suite(suite: Suite, *, task: str | None = None, settings: Mapping[str,
             _assert_equal(_play(env, task), first)
         with _promise(suite, "a cell is the same in another process"):
             _assert_equal(_play_elsewhere(suite, settings, task), first)
-        with _promise(suite, f"a cell of task {other!r} is the same in another process"):
-            _assert_equal(_play_elsewhere(suite, settings, other), _play(env, other))
+        if other != task:
+            with _promise(suite, f"a cell of task {other!r} is the same in another process"):
+                _assert_equal(_play_elsewhere(suite, settings, other), _play(env, other))
         with _promise(suite, "global random generators have no effect, and are left as they were"):
             _check_generators(env, task, first)
         with _promise(suite, "images are black with cameras_on False, and nothing else changes"):
@@ -272,9 +273,10 @@ def _check_bad_options(suite: Suite, env: Any, task: str) -> None:
     options += [{"task": task, "init_state": bad} for bad in (-1, 0.5, True, "0", *beyond)]
     for bad in options:
         _assert_refused(f"the options {bad}", lambda bad=bad: env.reset(seed=SEED, options=bad))
+    cell = {"task": task, "init_state": 0}
     for seed in (-1, True, 0.5, "0"):
-        _assert_refused(f"the seed {seed!r}", lambda seed=seed: env.reset(seed=seed, options={"task": task}))
-    env.reset(seed=LARGEST_SEED, options={"task": task, "init_state": 0})
+        _assert_refused(f"the seed {seed!r}", lambda seed=seed: env.reset(seed=seed, options=cell))
+    env.reset(seed=LARGEST_SEED, options=cell)
 
 
 def _check_hold(env: Any, task: str) -> None:

@@ -40,7 +40,7 @@ def test_a_suite_that_keeps_the_contract_passes():
         (toys.IgnoresTheInitialState, "initial states 0 and 1 have the same digest"),
         (toys.ReusesItsImage, "share no memory with later ones: eye of step 0 changed"),
         (toys.ReusesItsState, "share no memory with later ones: get_state of step 0 changed"),
-        (toys.StepsWithoutAReset, "before the first reset: step raised nothing"),
+        (toys.StepsWithoutAReset, "before the first reset and after close: step raised nothing"),
         (toys.TakesAnyAction, "bad actions .*: an action of another shape was accepted"),
         (toys.TakesAnyTask, r"bad reset options .*'no such task'\} was accepted"),
         (toys.TakesAnyInitialState, r"bad reset options .*'init_state': 0.5\}"),
@@ -54,7 +54,7 @@ def test_a_suite_that_keeps_the_contract_passes():
         (toys.HoldsWithoutMoving, "hold advances the world .*: 7 ticks .* leave the state as it was"),
         (
             toys.DiffersLate,
-            "same in another process: .*get_state differ at step (29|30|31)",
+            "same in another process: .*get_state differ at step 2[0-9]",
         ),
         (toys.MovesLateWhereItIsSeen, "nothing else changes: .*get_state"),
         (toys.RemembersInItsSecondTask, "a cell of task 'right' is the same in another process: .*get_state differ"),

@@ -204,7 +204,7 @@ class DiffersLate(Toy):
 
     def _act(self, action):
         outcome = super()._act(action)
-        self.x += 1e-9 * os.getpid() if self.time_ns == 3_000_000_000 else 0.0
+        self.x += 1e-9 * os.getpid() if 2_900_000_000 <= self.time_ns < 3_000_000_000 else 0.0
         return outcome
 
 
