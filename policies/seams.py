@@ -33,7 +33,7 @@ class Method:
         claims: Seams whose arithmetic the method replaces.
         activity_counters: Counters each of which has to be above zero over a run; otherwise the method did nothing and
             its row is marked NOT ACTIVE.
-        routes: Routes that its rounds may take.
+        routes: Routes that its rounds may take; they may depend on its options.
         requires: Type of context that the model must produce; None if any will do.
         ordered: Whether the method learns across episodes. Its episodes then run in one fixed order in one process.
     """
@@ -41,7 +41,7 @@ class Method:
     name: ClassVar[str] = "dense"
     claims: ClassVar[frozenset[Seam]] = frozenset()
     activity_counters: ClassVar[tuple[str, ...]] = ()
-    routes: ClassVar[tuple[str, ...]] = (FULL,)
+    routes: tuple[str, ...] = (FULL,)
     requires: ClassVar[type | None] = None
     ordered: ClassVar[bool] = False
 
