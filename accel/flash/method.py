@@ -17,6 +17,9 @@ from ...policies.seams import Method, Seam
 from ...policies.weights import CheckpointError
 from .draft import Draft, draft_path, load_draft
 
+MOST_POINTS = 32
+"""Verification is one batch of as many branches; the paper has 4 at most."""
+
 
 class Verdict(NamedTuple):
     """The result of verification.
@@ -71,9 +74,9 @@ class Flash(Method):
     ) -> None:
         if not delta >= 0:
             raise ValueError(f"delta must be at least 0, got {delta}")
-        if not tau or not all(0 <= point < 1 for point in tau):
-            raise ValueError(f"tau must be points in [0, 1), got {tau}")
-        if min(refresh, max_age, blind) < 0:
+        if not 1 <= len(tau) <= MOST_POINTS or not all(0 <= point < 1 for point in tau):
+            raise ValueError(f"tau must be 1 to {MOST_POINTS} points in [0, 1), got {tau}")
+        if not all(each >= 0 for each in (refresh, max_age, blind)):
             raise ValueError(f"refresh, max_age and blind must be at least 0, got {refresh}, {max_age}, {blind}")
         if reject not in ("now", "next"):
             raise ValueError(f"reject must be 'now' or 'next', got {reject!r}")
