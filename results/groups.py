@@ -11,7 +11,7 @@ from .schema import EpisodeRow, Run
 from .store import Store
 
 BASELINE = "dense"
-MEANING = ("harness", "latency")  # fields of Run.identity: what a row's clock and latency stand for
+MEANING = ("latency",)  # fields of Run.identity: what a row's clock and latency stand for
 
 
 class ManifestMismatch(ValueError):

@@ -69,7 +69,7 @@ def test_runs_are_compared_in_the_files_that_both_used_alone(written, make):
         groups([dense, flash, retrained])
 
 
-@pytest.mark.parametrize("field", ["latency", "harness"])
+@pytest.mark.parametrize("field", ["latency"])
 def test_one_latency_text_for_two_kinds_of_measurement_is_refused_whatever_the_cell_and_the_method(
     written, make, field
 ):

@@ -188,7 +188,7 @@ def test_a_method_that_changes_no_action_is_marked(written, make):
         ({"commit": "def5678"}, "mixed commits"),
         ({"packages": {"torch": "3"}}, "mixed packages"),
         (
-            {"identity": RunIdentity(1, {"fixed": 0}, {"conveyor": {"belt": "longer"}, "shelf": {}})},
+            {"identity": RunIdentity({"fixed": 0}, {"conveyor": {"belt": "longer"}, "shelf": {}})},
             "mixed fingerprints",
         ),
     ],
@@ -224,7 +224,7 @@ def test_an_old_run_that_was_resumed_elsewhere_may_hold_episodes_of_both_machine
 
 
 def test_a_fingerprint_of_another_suite_is_no_mark(written, make):
-    identity = RunIdentity(1, {"fixed": 0}, {"shelf": {"boards": "oak"}})
+    identity = RunIdentity({"fixed": 0}, {"shelf": {"boards": "oak"}})
     found = board([written(make.episode("dense")), written(make.episode("flash"), run=make.run(identity=identity))])
     assert not any(name.startswith("mixed") for row in found for name in badges(row))
 
