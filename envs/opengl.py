@@ -13,9 +13,10 @@ from functools import cache
 from pathlib import Path
 
 _BACKENDS = frozenset("egl osmesa glfw on enable true 1 off disable false 0".split()) | {""}  # that MuJoCo knows
+# MuJoCo is imported first: it tells PyOpenGL which platform to use.
 _ASK = """
-from OpenGL import GL
 from replan.envs.rendering import mujoco
+from OpenGL import GL
 
 context = mujoco.GLContext(8, 8)
 context.make_current()
