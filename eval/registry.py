@@ -250,11 +250,11 @@ class Registry:
             BadInput: A file that the method needs for this policy is missing.
         """
         from ..policies.policy import policy_path
-        from ..policies.seams import Seam
+        from ..policies.seams import Seam, needed_files
 
         path, parts, paths = policy_path(policy), _parts(spec), {}
         for part in parts:
-            for file in part.files(path):
+            for file in needed_files(part, path):
                 if not file.exists():
                     raise BadInput(
                         f"method {spec!r} needs {str(file)!r} for policy {policy!r}, and there is no such file; "
