@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 TRACE = "trace.jsonl"  # what a run with measured latency leaves in its directory
 ATTEMPTS = 2  # of an episode whose worker died or hung, and of building a worker that died
-ALIKE = 8  # first episodes of a method; if all fail alike, so do over 2/3 of the rest (1 - 0.05^(1/8), 95 % one-sided)
+ALIKE = 8  # first episodes of a method; where all fail, at least 69 % of all would (0.05^(1/8), one-sided 95 %)
 
 
 def run(spec: Spec, jobs: Sequence[Job], record: Run, host: Host, registry: Registry, *, progress: bool = True) -> None:
