@@ -244,6 +244,16 @@ def test_a_camera_that_fails_sends_the_round_to_the_full_path(flash_policy, obse
     assert agent.round.route == "full" and agent.counters()["blind"] == 1
 
 
+def test_a_view_that_stays_dark_is_the_new_measure_after_one_full_round(flash_policy, observation):
+    agent = ChunkAgent(flash_policy, accel.parse("flash:delta=99:gripper=false"))
+    dark, taken = {**observation, "third": observation["third"] // 10}, []
+    for step in range(31):
+        agent.act(dark if step >= 10 else observation)
+        if agent.round is not None:
+            taken.append(agent.round.route)
+    assert taken == ["full", "full", "flash", "flash"] and agent.counters()["blind"] == 1
+
+
 def test_a_view_that_only_moves_does_not_count_as_failed(flash_policy, observation):
     agent = ChunkAgent(flash_policy, accel.parse("flash:delta=99:gripper=false"))
     for step in range(31):
@@ -316,6 +326,15 @@ def test_what_is_verified_changes_the_cost_and_no_action(flash_policy, observati
     always, saving = play("flash:delta=99"), play("flash:delta=99:verify=unless_switching")
     assert np.array_equal(always[0], saving[0]) and always[1] == saving[1]
     assert always[1]["gripper_fallbacks"] > 1 and always[1]["flash_rounds"] > 1  # rounds of both kinds were compared
+
+
+def test_a_switch_in_the_draft_alone_goes_to_the_full_path(flash_policy, observation):
+    """The draft is what would be executed, so that it counts although no branch agrees with it."""
+    agent = gripper_method(flash_policy, observation, [-1.0] * 5 + [1.0] * 11, [-1.0] * 16)
+    agent.methods.all[0].verify = lambda call, chunk: Verdict(torch.zeros(2, 16), -torch.ones(2, 16, 7))
+    executed(agent, flash_policy, [-1.0])
+    agent.act(observation)
+    assert agent.round.route == "fallback" and agent.counters()["gripper_fallbacks"] == 1
 
 
 @pytest.mark.parametrize("verify_option", ["always", "unless_switching"])
