@@ -386,6 +386,17 @@ def test_a_gripper_switch_in_any_branch_goes_to_the_full_path(
     assert agent.counters().get("gripper_fallbacks", 0) == falls_back
 
 
+@pytest.mark.parametrize(("first", "last", "falls_back"), [(0.7, -0.7, False), (-0.7, 0.7, True)])
+def test_a_switch_is_one_against_the_last_executed_action(flash_policy, observation, first, last, falls_back):
+    agent = gripper_method(flash_policy, observation, [-1.0] * 16, [-1.0] * 16)
+    executed(agent, flash_policy, [first])
+    earlier = agent._executed
+    executed(agent, flash_policy, [last])
+    agent._executed = earlier + agent._executed
+    agent.act(observation)
+    assert agent.round.route == ("fallback" if falls_back else "flash")
+
+
 @pytest.mark.parametrize(("last", "falls_back"), [((-0.7, 0.7), False), ((-0.7, -0.7), True), ((0.7, 0.7), True)])
 def test_either_of_two_grippers_sends_the_round_to_the_full_path(flash_policy, observation, last, falls_back):
     two_armed = replace(flash_policy, processor=replace(flash_policy.processor, gripper=(5, 6)))
