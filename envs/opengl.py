@@ -7,10 +7,21 @@ from __future__ import annotations
 
 import ctypes.util
 import os
+import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 _BACKENDS = frozenset("egl osmesa glfw on enable true 1 off disable false 0".split()) | {""}  # that MuJoCo knows
+# MuJoCo is imported first: it tells PyOpenGL which platform to use.
+_ASK = """
+from replan.envs.rendering import mujoco
+from OpenGL import GL
+
+context = mujoco.GLContext(8, 8)
+context.make_current()
+print(*(GL.glGetString(name).decode() for name in (GL.GL_RENDERER, GL.GL_VERSION)))
+"""
 chosen: str | None = None  # what choose() set, None where the user did
 _owner: int | None = None  # process that first used graphics; a fork inherits it
 
@@ -41,6 +52,19 @@ def backend() -> str:
     """Returns the backend and where it comes from, for messages."""
     name = os.environ.get("MUJOCO_GL") or "unset"
     return f"MUJOCO_GL={name} (chosen by replan)" if name == chosen else f"MUJOCO_GL={name}"
+
+
+@cache
+def renderer() -> str:
+    """Returns what renders, such as ``llvmpipe (LLVM 15.0.6, 256 bits) 4.5 Mesa 22.3.6``; ``none`` where nothing does.
+
+    Pixels depend on it. Another process is asked: a context in this one would disturb what is loaded later (Triton).
+    """
+    try:
+        done = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, text=True, timeout=60)
+    except subprocess.TimeoutExpired:
+        return "none"
+    return " ".join(done.stdout.split()) or "none"
 
 
 def claim() -> None:

@@ -162,8 +162,10 @@ def packages() -> dict[str, str]:
 
 
 def hardware() -> dict[str, str]:
-    """Returns processor, cores, memory and accelerator, in words."""
+    """Returns what can change a result of this machine, in words: processor, accelerator, renderer and so on."""
     import torch
+
+    from ..envs import opengl
 
     accelerator = torch.cuda.get_device_name() if torch.cuda.is_available() else NO_ACCELERATOR
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -173,6 +175,7 @@ def hardware() -> dict[str, str]:
         "memory": f"{memory / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.machine()}",
         "accelerator": accelerator,
+        "renderer": opengl.renderer(),
     }
 
 

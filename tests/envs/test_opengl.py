@@ -48,6 +48,15 @@ def test_what_mujoco_does_not_know_is_refused_with_its_name(monkeypatch):
         opengl.choose()
 
 
+def test_a_machine_is_described_by_what_renders_on_it(monkeypatch):
+    from replan.envs import opengl
+
+    assert re.search(r"\d", opengl.renderer())  # such as llvmpipe and its version
+    monkeypatch.setenv("MUJOCO_GL", "glfw")
+    monkeypatch.delenv("DISPLAY", raising=False)
+    assert opengl.renderer.__wrapped__() == "none"
+
+
 NEEDED = {"aloha": "gym_aloha", "libero_object": "libero"}
 # PyOpenGL refuses the first when it is imported, on every machine; the second has no display to open a window on.
 ABSENT = ({"MUJOCO_GL": "egl", "PYOPENGL_PLATFORM": "osmesa"}, {"MUJOCO_GL": "glfw"})

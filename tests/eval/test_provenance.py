@@ -79,7 +79,7 @@ def test_record_names_what_produced_the_run():
     run = record()
     assert {"python", "numpy", "torch", "replan"} <= run.packages.keys()
     ((digest, machine),) = run.machines.items()
-    assert all(machine[part] for part in ("processor", "cores", "memory", "accelerator"))
+    assert all(machine[part] for part in ("processor", "cores", "memory", "accelerator", "renderer"))
     assert digest == machine_digest(machine) == plan().host.machine
 
 
