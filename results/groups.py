@@ -1,10 +1,16 @@
-"""Episodes gathered by what they measure, after making sure that they may be compared at all."""
+"""Episodes gathered by what they measure, after making sure that they may be compared at all.
+
+What is measured is told by content: digests of code and weights, the durations behind a latency's name. Names of
+policies and latencies are labels.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .schema import EpisodeRow, Run
@@ -12,6 +18,7 @@ from .store import Store
 
 BASELINE = "dense"
 MEANING = ("harness", "latency")  # fields of Run.identity: what a row's clock and latency stand for
+SHOWN = 6  # hex digits of a digest in a label
 
 
 class ManifestMismatch(ValueError):
@@ -33,16 +40,19 @@ class ManifestMismatch(ValueError):
 
 
 class CheckpointMismatch(ValueError):
-    """One policy name stands for different weights in different runs.
+    """One name of a method's file, such as a draft, stands for different weights in different runs.
 
     Attributes:
-        policy: The name.
+        file: The name.
     """
 
-    def __init__(self, policy: str, hashes: Iterable[str]):
-        self.policy = policy
+    def __init__(self, file: str, hashes: Iterable[str]):
+        self.file = file
         listed = " and ".join(sorted(hashes))
-        super().__init__(f"policy {policy!r} has weights {listed} in these runs; compare runs of the same weights")
+        super().__init__(
+            f"the file {file!r} of a method has weights {listed} in these runs; show runs of the same weights, or use"
+            " `replan compare` for two"
+        )
 
 
 class MeasurementMismatch(ValueError):
@@ -63,19 +73,26 @@ class MeasurementMismatch(ValueError):
 
 @dataclass(frozen=True)
 class Group:
-    """All episodes of one method under one condition.
+    """All episodes of one version of a method under one condition.
 
     Attributes:
         suite: Suite name.
-        policy: Policy name.
+        policy: Policy name: the first one of these weights, with their digest where the name stands for several.
+        weights: Digest of the policy's files; empty where it is not known.
         clock: ``sync`` or ``realtime``.
-        latency: Latency source as the user wrote it.
+        latency: Latency source: the first name for these durations.
         settings: Suite settings that the user fixed.
         dtype: Precision of the policy.
         device: ``cpu`` or ``cuda``; names of devices are in the rows.
         method: Method as the user wrote it.
+        code: Digests of the source code behind the episodes, by part; empty where it was not recorded.
+        version: What tells this version from others of the method under the same condition; empty where there is one.
+        condition: Content of everything but method and code.
+        world: Content of suite and policy code, or the run directory where code was not recorded. Rows are compared
+            with the baseline of the same world.
         done: Measured episodes by cell.
         errors: Episodes that the harness could not measure.
+        sources: Run directory of each episode, errors included, by cell.
         runs: What produced them, resumptions included.
         repeats: Episodes left out because an earlier run holds the same measurement.
         contradictions: Repeats whose trajectory differs from that of the episode that counts.
@@ -83,53 +100,93 @@ class Group:
 
     suite: str
     policy: str
+    weights: str
     clock: str
     latency: str
     settings: dict[str, Any]
     dtype: str
     device: str
     method: str
+    code: dict[str, str]
+    version: str
+    condition: tuple[Any, ...]
+    world: tuple[str, str]
     done: dict[str, EpisodeRow]
     errors: tuple[EpisodeRow, ...]
+    sources: dict[str, str]
     runs: tuple[Run, ...]
     repeats: int
     contradictions: int
 
     @property
-    def condition(self) -> tuple[Any, ...]:
-        """Everything but the method: groups are compared with the baseline under the same condition."""
-        settings = tuple(sorted(self.settings.items()))
-        return (self.suite, self.policy, self.clock, self.latency, settings, self.dtype, self.device)
+    def label(self) -> str:
+        """The method with its version."""
+        return f"{self.method} {self.version}".strip()
+
+    @property
+    def started(self) -> str:
+        """Time at which the first of its runs started."""
+        return min(run.started for run in self.runs)
+
+    @property
+    def cells(self) -> set[str]:
+        """Cells that were played or tried."""
+        return self.done.keys() | {row.cell for row in self.errors}
 
 
 def groups(stores: Iterable[Store]) -> list[Group]:
-    """Merges runs and gathers their episodes, in a natural order of conditions with the baseline first.
+    """Merges runs and gathers their episodes, in a natural order of conditions; then older worlds and dense first.
 
     A measurement that several runs hold counts once: that of the first run.
 
     Raises:
-        ManifestMismatch: A cell is not the same episode everywhere.
-        CheckpointMismatch: A policy name stands for different weights.
+        ManifestMismatch: A cell is not the same episode everywhere, though the suite's code is the same.
+        CheckpointMismatch: A name of a method's file stands for different weights.
         MeasurementMismatch: A latency stands for different durations, or the harness has changed between runs.
     """
-    stores = list(stores)
-    _check_checkpoints(run for store in stores for run in store.runs)
     gathered: dict[tuple[Any, ...], dict[str, list[tuple[EpisodeRow, Store]]]] = {}
     meanings: dict[tuple[str, str, str], Any] = {}
+    runs, policies = [], set()
     for store in stores:
+        runs += store.runs
         for row in store.episodes():
+            policies.add(row.policy)
             for name in MEANING:
                 value = getattr(store.run.identity, name)
                 first = meanings.setdefault((row.clock, row.latency, name), value)
                 if first != value:
                     raise MeasurementMismatch(row, f"identity.{name}", (first, value))
-            settings = tuple(sorted(row.settings.items()))
-            where = (row.suite, row.policy, row.clock, row.latency, settings, row.dtype, row.device_kind)
-            gathered.setdefault((*where, row.method), {}).setdefault(row.key, []).append((row, store))
+            measured = (_condition(row, store), _world(row, store), row.method, row.code.get("method", ""))
+            gathered.setdefault(measured, {}).setdefault(row.key, []).append((row, store))
+    _check_files(runs, policies)
     # Also those of repeats, which are left out below: a repeat has to be the same episode.
-    every = (row for measurements in gathered.values() for rows in measurements.values() for row, _ in rows)
-    check_manifests(row for row in every if row.status == "done")
-    return sorted((_group(measurements) for measurements in gathered.values()), key=_order)
+    by_suite_code: dict[str, list[EpisodeRow]] = {}
+    for (_, world, *_), measurements in gathered.items():
+        rows = (row for copies in measurements.values() for row, _ in copies if row.status == "done")
+        by_suite_code.setdefault(world[0], []).extend(rows)
+    for rows in by_suite_code.values():
+        check_manifests(rows)
+    return sorted(_labelled([_group(*each) for each in gathered.items()]), key=_order)
+
+
+def _condition(row: EpisodeRow, store: Store) -> tuple[Any, ...]:
+    identity = store.run.identity
+    latency = row.latency
+    # The identity is that of the latency which the run's specification names; the oldest runs have none.
+    if identity.latency is not None and store.run.spec.get("latency") == row.latency:
+        latency = json.dumps(identity.latency, sort_keys=True)
+    settings = tuple(sorted(row.settings.items()))
+    return (row.suite, row.weights or row.policy, row.clock, latency, settings, row.dtype, row.device_kind)
+
+
+def _world(row: EpisodeRow, store: Store) -> tuple[str, str]:
+    if not row.code:
+        return ("", str(store.path.parent))
+    made_of = store.run.identity.fingerprints.get(row.suite)
+    suite = row.code.get("suite", "")
+    if made_of:
+        suite = hashlib.sha256(json.dumps([suite, made_of], sort_keys=True).encode()).hexdigest()
+    return (suite, row.code.get("policy", ""))
 
 
 def check_manifests(rows: Iterable[EpisodeRow]) -> None:
@@ -148,7 +205,7 @@ def check_manifests(rows: Iterable[EpisodeRow]) -> None:
             values = (other.manifest.get(name), row.manifest.get(name))
             if values[0] != values[1]:
                 raise ManifestMismatch(other, row, name, values)
-        other = first_of_policy.setdefault((row.cell, row.policy), row)
+        other = first_of_policy.setdefault((row.cell, row.weights or row.policy), row)
         if other.observation_hash != row.observation_hash:
             raise ManifestMismatch(other, row, "observation_hash", (other.observation_hash, row.observation_hash))
 
@@ -159,53 +216,98 @@ def natural(text: str) -> list[tuple[int, float, str]]:
     return [(0, float(part), "") if i % 2 else (1, 0.0, part) for i, part in enumerate(parts)]
 
 
-def _group(measurements: dict[str, list[tuple[EpisodeRow, Store]]]) -> Group:
+def _group(measured: tuple[Any, ...], measurements: dict[str, list[tuple[EpisodeRow, Store]]]) -> Group:
+    condition, world, *_ = measured
     done: dict[str, EpisodeRow] = {}
     keys: dict[str, str] = {}
     errors = []
-    sources: dict[int, Store] = {}
+    sources: dict[str, Store] = {}
     repeats = contradictions = 0
     for copies in measurements.values():
-        measured = [(row, store) for row, store in copies if row.status == "done"]
-        first, source = (measured or copies)[0]
-        sources[id(source)] = source
+        played = [(row, store) for row, store in copies if row.status == "done"]
+        first, source = (played or copies)[0]
+        sources[first.cell] = source
         key = keys.setdefault(first.cell, first.key)
         if key != first.key:
             raise MeasurementMismatch(first, "key", (key, first.key))
-        if measured:
+        if played:
             done[first.cell] = first
         else:
             errors.append(first)
-        repeats += len(measured[1:])
-        contradictions += sum(row.trajectory_hash != first.trajectory_hash for row, _ in measured[1:])
+        repeats += len(played[1:])
+        contradictions += sum(row.trajectory_hash != first.trajectory_hash for row, _ in played[1:])
     any_row = next(iter(measurements.values()))[0][0]
+    used = {id(store): store for store in sources.values()}.values()
     return Group(
         suite=any_row.suite,
         policy=any_row.policy,
+        weights=any_row.weights,
         clock=any_row.clock,
         latency=any_row.latency,
         settings=any_row.settings,
         dtype=any_row.dtype,
         device=any_row.device_kind,
         method=any_row.method,
+        code=any_row.code,
+        version="",
+        condition=condition,
+        world=world,
         done=done,
         errors=tuple(errors),
-        runs=tuple(run for store in sources.values() for run in store.runs),
+        sources={cell: str(store.path.parent) for cell, store in sources.items()},
+        runs=tuple(run for store in used for run in store.runs),
         repeats=repeats,
         contradictions=contradictions,
     )
 
 
-def _check_checkpoints(runs: Iterable[Run]) -> None:
+def _labelled(gathered: list[Group]) -> list[Group]:
+    """Gives groups the first name of their policy and latency, and a version where only code tells them apart."""
+    policies: dict[str, str] = {}
+    latencies: dict[str, str] = {}
+    versions: dict[tuple[Any, ...], list[Group]] = {}
+    for group in gathered:
+        policies.setdefault(group.condition[1], group.policy)
+        latencies.setdefault(group.condition[3], group.latency)
+        versions.setdefault((group.condition, group.method), []).append(group)
+    names = list(policies.values())
+    labelled = []
+    for group in gathered:
+        policy = policies[group.condition[1]]
+        if names.count(policy) > 1:
+            policy += f" @{group.weights[:SHOWN]}"
+        version = _version(group, versions[group.condition, group.method])
+        labelled.append(replace(group, policy=policy, latency=latencies[group.condition[3]], version=version))
+    return labelled
+
+
+def _version(group: Group, versions: list[Group]) -> str:
+    if len(versions) == 1:
+        return ""
+    if not group.code:
+        return f"in {group.world[1].rpartition('/')[2]}"
+    suite, policy = group.world
+    parts = {"": group.code.get("method", ""), "suite": suite, "policy": policy}
+    others = [(each.code.get("method", ""), *each.world) for each in versions if each.code]
+    differing = [
+        f"{part}@{digest[:SHOWN]}"
+        for (part, digest), values in zip(parts.items(), zip(*others, strict=True), strict=True)
+        if len(set(values)) > 1
+    ]
+    return " ".join(differing) or f"@{parts[''][:SHOWN]}"
+
+
+def _check_files(runs: Iterable[Run], policies: set[str]) -> None:
+    """Compares files of methods. A policy's own weights are part of what was measured, and tell rows apart."""
     first: dict[str, str] = {}
     for run in runs:
-        for policy, sha256 in run.checkpoints.items():
-            if first.setdefault(policy, sha256) != sha256:
-                raise CheckpointMismatch(policy, {first[policy], sha256})
+        for file, sha256 in run.checkpoints.items():
+            if file not in policies and first.setdefault(file, sha256) != sha256:
+                raise CheckpointMismatch(file, {first[file], sha256})
 
 
 def _order(group: Group) -> Any:
     condition = [natural(str(part)) for part in (group.suite, group.policy, group.clock, group.latency)]
     condition += [natural(group.dtype), natural(group.device)]
     settings = [natural(f"{name}={value}") for name, value in sorted(group.settings.items())]
-    return (condition, settings, group.method != BASELINE, natural(group.method))
+    return (condition, settings, group.method != BASELINE, natural(group.method), group.started, group.version)
