@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -248,8 +248,8 @@ def _timing(episodes: Iterable[EpisodeRow]) -> stats.Timing:
     )
 
 
-def to_json(rows: list[Row]) -> list[dict[str, Any]]:
-    """Rows as plain values for JSON: named tuples become objects, NaN becomes null."""
+def to_json(rows: Sequence[Any]) -> list[dict[str, Any]]:
+    """Rows, or comparisons, as plain values for JSON: named tuples become objects, NaN becomes null."""
     return [_plain(row) for row in rows]
 
 

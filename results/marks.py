@@ -82,7 +82,7 @@ def marks(
         yield Mark(MIXED, f"{BASELINE} was played by other code of the suite or policy, or by code not recorded")
     if not group.code:
         yield Mark("code not recorded", "an older version of replan did not write down which code played this")
-    yield from _places(group, baseline if pairs.done else None, pairs)
+    yield from places(group, baseline if pairs.done else None, pairs)
 
 
 def _activity(moved: dict[str, float]) -> Iterable[Mark]:
@@ -98,9 +98,9 @@ def _contention(group: Group, timed: list[tuple[EpisodeRow, EpisodeRow]]) -> Ite
     own, base = contention(group.done.values()), contention(row for _, row in timed)
     shared = []
     if own > SHARED_CORE:
-        shared.append(f"wall time is {own:.2f} × processor time: latency was not measured alone")
+        shared.append(f"wall time is {own:.1f} × processor time: latency was not measured alone")
     if base > SHARED_CORE:
-        shared.append(f"{BASELINE}'s is {base:.2f} × processor time, and the speed-up compares with it")
+        shared.append(f"{BASELINE}'s, which the speed-up compares with, is {base:.1f} × processor time")
     if shared and (group.clock, group.latency) == ("realtime", "measured"):
         shared.append("the world moved on by these times, so success is affected as well")
     if shared:
@@ -109,7 +109,7 @@ def _contention(group: Group, timed: list[tuple[EpisodeRow, EpisodeRow]]) -> Ite
         yield Mark("latency unknown", "no round after warm-up has a processor time")
 
 
-def _places(group: Group, baseline: Group | None, pairs: Pairs) -> Iterable[Mark]:
+def places(group: Group, baseline: Group | None, pairs: Pairs) -> Iterable[Mark]:
     """Marks of a row whose episodes, or those that they are compared with, were not measured in one place."""
     episodes = [*group.done.values(), *(row for _, row in pairs.done)]
     runs: list[Run] = [*group.runs, *(baseline.runs if baseline else ())]

@@ -10,8 +10,11 @@ from typing import NamedTuple
 from tabulate import tabulate
 
 from . import stats
+from .compare import Comparison
 from .groups import BASELINE
 from .leaderboard import Row
+from .pairs import Flip
+from .schema import Mark
 
 WIDTH = 80  # columns of a terminal of the usual size
 LEFT_OUT = ("rank", "rounds", "ms per\naction", "accepted", "marks")  # on a terminal
@@ -169,12 +172,7 @@ def _method_cells(row: Row, drafts: bool, latency: bool) -> list[str]:
         success += f"\n{percent(row.worst.rate)} worst"
     versus = "baseline" if row.method == BASELINE else "–"
     if row.paired is not None:
-        versus = _lines(
-            f"{100 * row.paired.difference:+.1f} (p {row.paired.p:.2g})",
-            _interval(row.paired, "+"),
-        )
-    if row.paired_worst is not None:
-        versus += f"\n{100 * row.paired_worst.difference:+.1f} worst"
+        versus = _difference(row.paired, row.paired_worst)
     cells = [
         "–" if row.rank is None else str(row.rank),
         success,
@@ -195,6 +193,11 @@ def _method_cells(row: Row, drafts: bool, latency: bool) -> list[str]:
         rate, length = percent(row.acceptance.rate, digits=0), row.acceptance.length
         cells.append(_lines(rate, "" if math.isnan(length) else f"mean {length:.1f}"))
     return [*cells, "\n".join(mark.badge for mark in row.marks)]
+
+
+def _difference(paired: stats.Paired, worst: stats.Paired | None) -> str:
+    cell = f"{100 * paired.difference:+.1f} (p {paired.p:.2g})\n{_interval(paired, '+')}"
+    return _lines(cell, f"{100 * worst.difference:+.1f} worst" if worst else "")
 
 
 def _ratio(ratio: stats.Ratio, per: str) -> str:
@@ -229,7 +232,7 @@ def _findings(rows: list[Row], prefix: dict[int, list[str]]) -> list[str]:
     named = [(" ".join(prefix[id(row)]), row) for row in rows]
     paired = [(name, row.paired) for name, row in named if row.paired]
     worst = [
-        f"{name} {row.worst_task} ({percent(row.tasks[row.worst_task].rate)} of {row.tasks[row.worst_task].n})"
+        f"{name} {_short(row.worst_task)} ({percent(row.tasks[row.worst_task].rate)} of {row.tasks[row.worst_task].n})"
         for name, row in named
         if row.worst_task
     ]
@@ -242,6 +245,11 @@ def _findings(rows: list[Row], prefix: dict[int, list[str]]) -> list[str]:
     if worst:
         findings.append(f"Worst task: {_some(worst)}")
     return findings
+
+
+def _short(name: str) -> str:
+    """A name that fits a line with some words around it."""
+    return name if len(name) <= 50 else f"{name[:36]}…{name[-13:]}"
 
 
 def _listed(names: list[str], rows: int) -> str:
@@ -342,6 +350,79 @@ def _fitted(table: Table) -> list[str]:
         if max(map(len, lines)) <= WIDTH:
             break
     return lines
+
+
+def comparison_text(found: list[Comparison]) -> str:
+    """Comparisons of two arms for a terminal, with the cells that ended differently."""
+    suites: dict[str, list[Comparison]] = {}
+    for each in found:
+        suites.setdefault(each.suite, []).append(each)
+    return "\n\n".join(_compared(suite, members) for suite, members in suites.items())
+
+
+def _compared(suite: str, found: list[Comparison]) -> str:
+    conditions = [{name: str(value) for name, value in each.condition.items()} for each in found]
+    columns = [name for name in conditions[0] if len({each.get(name) for each in conditions}) > 1]
+    shared = [f"{name} {value}" for name, value in conditions[0].items() if name not in columns]
+    values = [f"{each.old.value} → {each.new.value}" for each in found]
+    if len(set(values)) == 1:
+        shared.append(f"{found[0].across} {values[0]}")
+    else:
+        columns.append(found[0].across)
+    labels = [
+        [each_condition.get(name, value) for name in columns]
+        + [" → ".join(dict.fromkeys((each.old.method, each.new.method)))]
+        for each, each_condition, value in zip(found, conditions, values, strict=True)
+    ]
+    table = Table(
+        ", ".join([suite, *shared]),
+        [*columns, "method", "before", "after", "difference", "lost\ngained", "cells"],
+        [label + _comparison_cells(each) for label, each in zip(labels, found, strict=True)],
+        _comparison_notes(found, [" ".join(label) for label in labels]),
+    )
+    return "\n".join([_wrapped(table.title), *_fitted(table), *(_wrapped(note, "  ") for note in table.notes)])
+
+
+def _comparison_cells(each: Comparison) -> list[str]:
+    arms = []
+    for arm in (each.old, each.new):
+        cell = _lines(percent(arm.success.rate), _interval(arm.success)) if arm.success.n else "–"
+        arms.append(_lines(cell, f"+{arm.errors} err." if arm.errors else ""))
+    if each.paired is None:
+        return [*arms, "–", "–", "0"]
+    return [
+        *arms,
+        _difference(each.paired, each.paired_worst),
+        f"{each.paired.lost}\n{each.paired.gained}",
+        str(each.paired.n),
+    ]
+
+
+def _comparison_notes(found: list[Comparison], labels: list[str]) -> list[str]:
+    marks: dict[Mark, list[str]] = {}
+    notes = []
+    for each, label in zip(found, labels, strict=True):
+        for mark in each.marks:
+            marks.setdefault(mark, []).append(label)
+        for direction in ("lost", "gained"):
+            flips = [_flipped(flip) for flip in each.flips if flip.direction == direction]
+            if flips:
+                notes.append(f"{direction}, {label}: {_some(flips)}")
+    losses = [
+        f"{label} {max(0.0, -100 * each.paired.low):.1f}"
+        for each, label in zip(found, labels, strict=True)
+        if each.paired
+    ]
+    return [
+        "Lower lines: 95 % intervals; difference: after minus before on the cells of both, with the exact p-value",
+        *([f"What these cells exclude (95 %): a loss of more points than {_some(losses)}"] if losses else []),
+        *(f"{mark} ({_listed(names, len(labels))})" for mark, names in marks.items()),
+        *notes,
+    ]
+
+
+def _flipped(flip: Flip) -> str:
+    return f"{_short(flip.task)} {flip.init_state} seed {flip.seed} ({flip.baseline_outcome} → {flip.outcome})"
 
 
 def markdown(rows: list[Row]) -> str:
