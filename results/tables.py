@@ -429,7 +429,7 @@ def markdown(rows: list[Row]) -> str:
     """The board as Markdown."""
     parts = []
     for suite in tables(rows):
-        for table in filter(None, (suite.methods, suite.rounds, suite.acceptance)):
+        for table in filter(None, (suite.methods, suite.tasks, suite.rounds, suite.acceptance)):
             columns, *cells = [
                 [cell.replace("|", "\\|").replace("\n", "<br>") for cell in line]
                 for line in (table.columns, *table.cells)

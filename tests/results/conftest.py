@@ -29,7 +29,7 @@ def build_round(index: int = 0, *, ms: float = 50.0, route: str = "full", **chan
     return RoundRow(**{**values, **changes})
 
 
-def build_code(method: str = "dense", **changes: str) -> dict[str, str]:
+def build_code(method: str = "dense", /, **changes: str) -> dict[str, str]:
     return {"suite": "5" * 64, "policy": "9" * 64, "method": hashlib.sha256(method.encode()).hexdigest(), **changes}
 
 
