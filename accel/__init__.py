@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import re
+import types
 import typing
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from ..policies import entry_points
-from ..policies.seams import Method, Methods
+from ..policies.seams import Method, Methods, naming
 from .dp_cache import DPCache
 from .few_step import FewStep
 from .flash.method import Flash
 
 GROUP = "replan.methods"
 BUILT_IN: dict[str, type[Method]] = {kind.name: kind for kind in (Method, FewStep, Flash, DPCache)}
+
+
+_PLAIN = {"bool": bool, "int": int, "float": float, "str": str}
+"""Types that the text of an option is read as."""
 
 
 class UnknownMethod(ValueError):
@@ -35,9 +42,13 @@ def parse(spec: str) -> list[Method]:
 
     Raises:
         UnknownMethod: A name or an option is unknown, or a value cannot be read.
-        ValueError: A value is out of range, or two methods claim the same seam.
+        ValueError: A value is out of range, two methods claim the same seam, or a method's own code fails.
     """
-    methods = [_one(part) for part in spec.split("+")]
+    parts = spec.split("+")
+    if len(parts) > 1 and Method.name in parts:
+        rest = "+".join(part for part in parts if part != Method.name) or Method.name
+        raise UnknownMethod(f"{Method.name!r} is the policy without a method and combines with none; write {rest!r}")
+    methods = [_one(part) for part in parts]
     Methods(methods)
     return methods
 
@@ -57,7 +68,7 @@ def _others() -> tuple[dict[str, type[Method]], dict[str, str]]:
 def _fault(name: str, kind: Any) -> str | None:
     if not (isinstance(kind, type) and issubclass(kind, Method)):
         return "is not a subclass of Method"
-    if kind.name != name:
+    if getattr(kind, "name", None) != name:
         return f"calls itself {kind.name!r}, and results would name it so"
     return None
 
@@ -68,6 +79,11 @@ def _kind(name: str) -> type[Method]:
         raise UnknownMethod(f"the method {name!r} cannot be used: {reasons[name]}")
     kind = BUILT_IN.get(name) or methods.get(name)
     if kind is None:
+        if re.match(r"-?\.?\d", name):
+            raise UnknownMethod(
+                f"unknown method {name!r}: commas separate methods, and the values of an option are written with "
+                "slashes, as in tau=0.9/0.95"
+            )
         known = known_methods()
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or known
         raise UnknownMethod(f"unknown method {name!r}; did you mean {', '.join(near)}?")
@@ -75,27 +91,62 @@ def _kind(name: str) -> type[Method]:
 
 
 def _one(part: str) -> Method:
-    name, *options = part.split(":")
+    name, *texts = part.split(":")
     kind = _kind(name)
-    defaults = {key: value.default for key, value in inspect.signature(kind).parameters.items()}
-    types = typing.get_type_hints(kind.__init__)
+    with naming(f"the method {name!r} cannot be used"):  # from here on the method's own code may run
+        parameters = inspect.signature(kind).parameters
+        arguments = _arguments(name, kind, parameters, texts)
+        missing = [key for key, each in parameters.items() if each.default is each.empty and key not in arguments]
+        if missing:
+            raise UnknownMethod(f"{name!r} needs a value for {' and '.join(missing)}: {name}:{missing[0]}=VALUE")
+        return kind(**arguments)
+
+
+def _arguments(
+    name: str, kind: type[Method], parameters: Mapping[str, inspect.Parameter], texts: list[str]
+) -> dict[str, Any]:
+    """Reads the options of a method as the types of its constructor's parameters."""
+    known = {key: each for key, each in parameters.items() if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
     arguments: dict[str, Any] = {}
-    for option in options:
+    for option in texts:
         key, equals, text = option.partition("=")
-        if not equals or key not in defaults:
-            known = ", ".join(f"{key}={value}" for key, value in defaults.items()) or "none"
-            raise UnknownMethod(f"{name!r} has no option {option!r}; it takes {known}")
-        arguments[key] = _read(name, key, text, types[key])
-    return kind(**arguments)
+        if not equals or key not in known:
+            takes = ", ".join(str(each.replace(annotation=each.empty)) for each in known.values()) or "none"
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"; did you mean {near[0]}=?" if near else ""
+            raise UnknownMethod(f"{name!r} has no option {option!r}; it takes {takes}{hint}")
+        if key in arguments:
+            raise UnknownMethod(f"{name!r} is given {key} twice; write several values with slashes, as in {key}=1/2")
+        arguments[key] = _read(name, key, text, _type(kind, known[key]))
+    return arguments
+
+
+def _type(kind: type[Method], parameter: inspect.Parameter) -> Any:
+    """Returns the type of a parameter: its annotation, or that of its default where it has none that can be found."""
+    try:
+        found = typing.get_type_hints(kind.__init__).get(parameter.name)
+    except Exception:  # an annotation names what is imported for type checkers only
+        written = parameter.annotation
+        found = _PLAIN.get(written.removesuffix("| None").strip()) if isinstance(written, str) else written
+    if found in (None, parameter.empty):
+        found = str if parameter.default in (None, parameter.empty) else type(parameter.default)
+    return found
 
 
 def _read(method: str, key: str, text: str, kind: Any) -> Any:
-    """Reads an option's text as the type of the constructor's parameter."""
+    """Reads an option's text as a type: a plain one, a tuple of plain ones, or either of them or None."""
+    origin, items = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        if type(None) in items and text.lower() == "none":
+            return None
+        kind = next(item for item in items if item is not type(None))
+        origin, items = typing.get_origin(kind), typing.get_args(kind)
+    if tuple in (kind, origin):
+        return tuple(_read(method, key, item, items[0] if items else str) for item in text.split("/"))
+    if kind not in _PLAIN.values():
+        raise UnknownMethod(f"the option {key} of {method!r} is of a type that cannot be written here: {kind}")
     try:
-        if kind is bool:
-            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
-        if typing.get_origin(kind) is tuple:
-            return tuple(typing.get_args(kind)[0](item) for item in text.split("/"))
-        return kind(text)
+        return {"true": True, "1": True, "false": False, "0": False}[text.lower()] if kind is bool else kind(text)
     except (ValueError, KeyError) as error:
-        raise UnknownMethod(f"{method}: {key}={text!r} is not a {getattr(kind, '__name__', kind)}") from error
+        shown = text if len(text) <= 40 else f"{text[:40]}..."
+        raise UnknownMethod(f"{method}: {key} must be of type {kind.__name__}, got {shown!r}") from error

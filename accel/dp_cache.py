@@ -43,9 +43,12 @@ class DPCache(Method):
     def schedule(self, call: Call, flow: FlowSpec) -> Schedule:
         """The dense times with some predictions reused."""
         dense = flow.schedule()
-        computed = tuple(step in self.keep for step in range(flow.steps))
-        self._reused += computed.count(False)
-        return Schedule(dense.times, computed)
+        return Schedule(dense.times, tuple(step in self.keep for step in range(flow.steps)))
+
+    def observe_full(self, call: Call) -> None:
+        """Counts the reused predictions among the steps that were taken: a later start leaves some of them out."""
+        assert call.schedule is not None
+        self._reused += call.schedule.computed.count(False)
 
     def counters(self) -> dict[str, float]:
         """Denoising steps at which an older prediction stood in."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..policies.flow import FlowSpec, Schedule
+from ..policies.policy import Policy
 from ..policies.round import Call
 from ..policies.seams import Method, Seam
 
@@ -29,14 +30,23 @@ class FewStep(Method):
             raise ValueError(f"few_step takes 1 to {MOST} steps, got {steps}")
         self.steps, self._saved = steps, 0
 
+    def attach(self, policy: Policy) -> None:
+        """Keeps the convention of the flow, which says how many steps the dense policy takes."""
+        self._flow = policy.model.flow
+
     def begin(self) -> None:
         """Zeroes the counter."""
         self._saved = 0
 
     def schedule(self, call: Call, flow: FlowSpec) -> Schedule:
         """Uniform times."""
-        self._saved += max(flow.steps - self.steps, 0)
         return flow.schedule(self.steps)
+
+    def observe_full(self, call: Call) -> None:
+        """Counts the steps that this round did not take and would have taken from the same start."""
+        assert call.schedule is not None
+        dense = self._flow.schedule().starting_at(call.schedule.times[0])
+        self._saved += max(len(dense.computed) - len(call.schedule.computed), 0)
 
     def counters(self) -> dict[str, float]:
         """Denoising steps not taken."""

@@ -25,8 +25,11 @@ from .suite import Suite
 
 MANIFEST = ("init_state", "fixtures", "instruction", "step_budget", "success_rule")
 SEED, STEPS, HELD_TICKS = 5, 3, 7  # arbitrary: enough to move something
+LIT = 25  # in an episode that is played to its end, images are rendered in its first steps and in one of this many
 FAR_STATE = 1_000_000  # where initial states are sampled without end
 LONGEST_EPISODE = 10_000  # steps; no suite of ours allows more than 1 500
+LONGEST_PLAY = 600  # steps of an episode that is compared with itself
+LARGEST_SEED = 2**53  # that the command line takes
 
 
 class BrokenContract(AssertionError):
@@ -34,11 +37,11 @@ class BrokenContract(AssertionError):
 
 
 def check_suite(suite: Suite, *, task: str | None = None, settings: Mapping[str, Any] | None = None) -> None:
-    """Checks everything that the harness relies on, on one task; it plays one episode to its end.
+    """Checks everything that the harness relies on, on two tasks; it plays episodes to their end.
 
     Args:
         suite: The suite.
-        task: Task to check with; None takes the first.
+        task: Task to check with, besides the last (or, if it is the last, the first); None takes the first.
         settings: Environment arguments, such as small images.
 
     Raises:
@@ -56,19 +59,23 @@ def check_suite(suite: Suite, *, task: str | None = None, settings: Mapping[str,
     try:
         with _promise(suite, "spaces, ticks and state are of the documented types"):
             _check_types(suite, env, task)
-        with _promise(suite, "step, hold and get_state raise ResetNeeded before the first reset"):
-            _check_before_reset(_make(suite, settings))
+        with _promise(suite, "step, hold and get_state raise ResetNeeded before the first reset and after close"):
+            _check_without_scene(_make(suite, settings), task)
         with _promise(suite, "the manifest is text or numbers, and differs between initial states"):
             _check_manifest(suite, env, task)
         first = _play(env, task)
         with _promise(suite, "observations and states share no memory with later ones"):
             _check_buffers(env, task)
+        other = suite.tasks[0] if task == suite.tasks[-1] else suite.tasks[-1]
         with _promise(suite, "a cell is the same after other cells"):
-            env.reset(seed=SEED + 1, options={"task": suite.tasks[-1], "init_state": 0})
+            env.reset(seed=SEED + 1, options={"task": other, "init_state": 0})
             env.step(_actions(env)[0])
             _assert_equal(_play(env, task), first)
         with _promise(suite, "a cell is the same in another process"):
             _assert_equal(_play_elsewhere(suite, settings, task), first)
+        if other != task:
+            with _promise(suite, f"a cell of task {other!r} is the same in another process"):
+                _assert_equal(_play_elsewhere(suite, settings, other), _play(env, other))
         with _promise(suite, "global random generators have no effect, and are left as they were"):
             _check_generators(env, task, first)
         with _promise(suite, "images are black with cameras_on False, and nothing else changes"):
@@ -77,9 +84,9 @@ def check_suite(suite: Suite, *, task: str | None = None, settings: Mapping[str,
             _check_bad_actions(env, task)
         with _promise(suite, "bad reset options are refused with a ValueError"):
             _check_bad_options(suite, env, task)
-        with _promise(suite, "hold advances time_ns by whole ticks, and refuses negative ones"):
+        with _promise(suite, "hold advances the world and time_ns by whole ticks, and refuses negative ones"):
             _check_hold(env, task)
-        with _promise(suite, "info has success on every step, and outcome on the last one only"):
+        with _promise(suite, "info has success always, and outcome and success_at_end on the last step only"):
             _check_episode(env, task)
         with _promise(suite, "Gymnasium's checker finds no fault"):
             _check_gymnasium(env, task)
@@ -107,7 +114,6 @@ def _make(suite: Suite, settings: Mapping[str, Any]) -> Any:
 
 
 def _check_description(suite: Suite) -> None:
-    assert suite.tasks and len(set(suite.tasks)) == len(suite.tasks), f"tasks must be unique names, got {suite.tasks}"
     module, _, name = suite.entry_point.partition(":")
     parameters = inspect.signature(getattr(importlib.import_module(module), name)).parameters
     for setting, kind in suite.settings.items():
@@ -149,22 +155,34 @@ def _assert_in_space(env: Any, observation: dict[str, Any]) -> None:
         assert inside, f"the observation's {name} is not in the observation space"
 
 
-def _check_before_reset(env: Any) -> None:
+def _check_without_scene(env: Any, task: str) -> None:
     try:
-        for name, use in (
-            ("step", lambda: env.step(_actions(env)[0])),
-            ("hold", lambda: env.hold(1)),
-            ("get_state", env.get_state),
-        ):
-            try:
-                use()
-            except gymnasium.error.ResetNeeded:
-                continue
-            except Exception as error:
-                raise AssertionError(f"{name} raised {type(error).__name__}: {error}") from error
-            raise AssertionError(f"{name} raised nothing")
+        _assert_needs_reset(env, ("step", "hold", "get_state"))
+        _reset(env, task)
     finally:
         env.close()
+    _assert_needs_reset(env, ("step", "hold", "get_state"), " after close")
+
+
+def _assert_needs_reset(env: Any, names: tuple[str, ...], when: str = "") -> None:
+    arguments = {"step": (_actions(env)[0],), "hold": (1,), "get_state": ()}
+    for name in names:
+        try:
+            getattr(env, name)(*arguments[name])
+        except gymnasium.error.ResetNeeded:
+            continue
+        except Exception as error:
+            raise AssertionError(f"{name}{when} raised {type(error).__name__}: {error}") from error
+        raise AssertionError(f"{name}{when} raised nothing")
+
+
+def _assert_json(what: str, value: Any) -> None:
+    """Results are stored as JSON, which has no arrays, tuples, infinities, or keys other than text."""
+    try:
+        same = json.loads(json.dumps(value, allow_nan=False)) == value
+    except (TypeError, ValueError) as error:
+        raise AssertionError(f"{what} is not JSON ({error}): {value!r}") from error
+    assert same, f"{what} is not the same as JSON: {value!r}"
 
 
 def _check_manifest(suite: Suite, env: Any, task: str) -> None:
@@ -174,6 +192,7 @@ def _check_manifest(suite: Suite, env: Any, task: str) -> None:
         raise AssertionError(f"it lacks {', '.join(missing)}")
     for name, value in manifest.items():
         assert isinstance(value, (str, int, float)), f"{name} is a {type(value).__name__}"
+    _assert_json("it", manifest)
     assert manifest["instruction"] == observation["instruction"], "its instruction is not the observation's"
     last = FAR_STATE if suite.init_states is None else suite.init_states - 1
     for init_state in sorted({1, last}) if last else ():
@@ -237,17 +256,27 @@ def _check_bad_actions(env: Any, task: str) -> None:
         ("of another shape", np.append(good, 0.0)),
         ("with NaN", np.full_like(good, np.nan)),
         ("with infinity", np.full_like(good, np.inf)),
+        ("beyond its own type", np.full(good.shape, 1e300)),
+        ("of complex numbers", good.astype(np.complex64)),
+        ("of text", good.astype(str)),
+        ("of truth values", good > 0),
+        ("that is a dictionary", {"action": good}),
+        ("that is ragged", [[0.0], *good.tolist()]),
     ):
         _assert_refused(f"an action {name}", lambda action=action: env.step(action))
         assert np.array_equal(env.get_state(), before) and env.time_ns == 0, f"an action {name} changed the state"
 
 
 def _check_bad_options(suite: Suite, env: Any, task: str) -> None:
-    options: list[dict[str, Any]] = [{"tsk": task}, {"task": "no such task"}]
+    options: list[Any] = [{"tsk": task}, {"task": "no such task"}, {"task": [task]}, task, [task], 5]
     beyond = [] if suite.init_states is None else [suite.init_states]
     options += [{"task": task, "init_state": bad} for bad in (-1, 0.5, True, "0", *beyond)]
     for bad in options:
         _assert_refused(f"the options {bad}", lambda bad=bad: env.reset(seed=SEED, options=bad))
+    cell = {"task": task, "init_state": 0}
+    for seed in (-1, True, 0.5, "0"):
+        _assert_refused(f"the seed {seed!r}", lambda seed=seed: env.reset(seed=seed, options=cell))
+    env.reset(seed=LARGEST_SEED, options=cell)
 
 
 def _check_hold(env: Any, task: str) -> None:
@@ -258,22 +287,33 @@ def _check_hold(env: Any, task: str) -> None:
     env.hold(HELD_TICKS)
     assert env.time_ns == HELD_TICKS * env.tick_ns, f"{HELD_TICKS} ticks are {env.time_ns} ns"
     _assert_refused("hold(-1)", lambda: env.hold(-1))
+    _reset(env, task)
+    for action in _actions(env):  # one of them should move something
+        env.step(action)
+        state = env.get_state()
+        env.hold(HELD_TICKS)
+        if not np.array_equal(env.get_state(), state):
+            return
+    raise AssertionError(f"{HELD_TICKS} ticks after each of {STEPS} actions leave the state as it was")
 
 
 def _check_episode(env: Any, task: str) -> None:
     env.cameras_on = False
     try:
         _, info = _reset(env, task)
-        assert info["success"] is False, "success must be False after a reset"
+        assert isinstance(info.get("success"), bool), f"success after a reset is {info.get('success')!r}, not a bool"
+        _assert_json("the info of reset", info)
         action = _actions(env)[0]
         for step in range(LONGEST_EPISODE):
             before = env.time_ns
             _, reward, terminated, truncated, info = env.step(action)
-            assert isinstance(info.get("success"), bool), f"step {step} has no success"
+            success = info.get("success")
+            assert isinstance(success, bool), f"success at step {step} is {success!r}, not a bool"
+            _assert_json(f"the info of step {step}", info)
             assert env.time_ns > before, f"time_ns stands still in step {step}"
-            assert ("outcome" in info) == bool(terminated or truncated), (
-                f"step {step} has outcome or end without the other"
-            )
+            over = bool(terminated or truncated)
+            for name in ("outcome", "success_at_end"):
+                assert (name in info) == over, f"step {step} has {name} or end without the other"
             assert not (terminated and truncated), f"step {step} is terminated and truncated"
             if terminated or truncated:
                 outcome = info["outcome"]
@@ -281,6 +321,10 @@ def _check_episode(env: Any, task: str) -> None:
                 assert info["success"] == (outcome == "success") == (reward == 1), (
                     f"outcome {outcome!r}, success {info['success']} and reward {reward} disagree"
                 )
+                at_end = info["success_at_end"]
+                assert isinstance(at_end, bool), f"success_at_end is {at_end!r}, not a bool"
+                assert info["success"] or not at_end, "success_at_end is True without a success"
+                _assert_needs_reset(env, ("step", "hold"), " after the end")
                 return
         raise AssertionError(f"no episode ended within {LONGEST_EPISODE} steps of the same action")
     finally:
@@ -318,16 +362,23 @@ def _actions(env: Any) -> list[np.ndarray]:
 
 
 def _play(env: Any, task: str) -> list[dict[str, Any]]:
-    """Returns digests of everything that a short episode shows, one dictionary per step."""
+    """Returns digests of everything that an episode shows up to its end, one dictionary per step."""
+    lit = env.cameras_on
     observation, info = _reset(env, task)
     rows = [{**_digests(observation, env.get_state()), "manifest": info["manifest"]}]
-    for action in _actions(env):
-        env.hold(HELD_TICKS)
-        observation, reward, terminated, truncated, info = env.step(action)
-        end = [float(reward), bool(terminated), bool(truncated), info.get("outcome")]
-        rows.append({**_digests(observation, env.get_state()), "time_ns": env.time_ns, "end": end})
-        if terminated or truncated:
-            break
+    actions = _actions(env)
+    try:
+        for step in range(LONGEST_PLAY):
+            if step < STEPS:
+                env.hold(HELD_TICKS)
+            env.cameras_on = lit and (step < STEPS or step % LIT == 0)
+            observation, reward, terminated, truncated, info = env.step(actions[step % STEPS])
+            end = [float(reward), bool(terminated), bool(truncated), info.get("outcome"), info.get("success_at_end")]
+            rows.append({**_digests(observation, env.get_state()), "time_ns": env.time_ns, "end": end})
+            if terminated or truncated:
+                break
+    finally:
+        env.cameras_on = lit
     return rows
 
 

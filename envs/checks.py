@@ -50,18 +50,18 @@ _OPENGL = (_EGL,) if Path("/dev/nvidiactl").exists() else (("libosmesa6",), _EGL
 
 OPENCV = Check("import cv2", packages=(("libgl1", "libglib2.0-0"), ("libgl1", "libglib2.0-0t64")))
 MUJOCO_RENDERING = Check(
-    """
-import replan.envs
-import mujoco
+    reporting("""
+    from replan.envs.rendering import Renderers, mujoco
 
-model = mujoco.MjModel.from_xml_string("<mujoco><worldbody><light/><geom size='1'/></worldbody></mujoco>")
-data = mujoco.MjData(model)
-mujoco.mj_forward(model, data)
-renderer = mujoco.Renderer(model, 16, 16)
-renderer.update_scene(data)
-assert renderer.render().any(), "MuJoCo renders black images"
-renderer.close()
-""",
+    model = mujoco.MjModel.from_xml_string("<mujoco><worldbody><light/><geom size='1'/></worldbody></mujoco>")
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    renderers = Renderers()
+    renderer = renderers.get(model, 16, 16)
+    renderer.update_scene(data)
+    assert renderer.render().any(), "MuJoCo renders black images"
+    renderers.close()
+"""),
     packages=_OPENGL,
 )
 FIRST_OBSERVATION = Check(

@@ -7,7 +7,8 @@ act a whole task (RoboTwin).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +60,18 @@ class Labelled:
         self.labels.append(label)
 
 
+@contextmanager
+def cameras_restored(env: Any) -> Iterator[None]:
+    """Turns an environment's cameras on when an episode has been recorded, however that ended.
+
+    Episode functions turn them off where no frame follows; whoever calls one does it inside.
+    """
+    try:
+        yield
+    finally:
+        env.cameras_on = True
+
+
 Episode = Callable[[Any, np.random.Generator, int, str, int, "Behaviour | None"], Labelled]
 """Records an episode: (unwrapped environment, generator, seed, task, horizon, policy) to labelled frames.
 
@@ -80,7 +93,7 @@ def lead_in(
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Lets a policy, or noise on absolute joint targets, act before an expert that can only act a whole task.
 
-    Images are rendered only where the policy reads them, and after the last step. The caller turns cameras on again.
+    Images are rendered only where the policy reads them, and after the last step.
 
     Args:
         env: The environment, whose actions are absolute joint positions in the order of the state.

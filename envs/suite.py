@@ -7,7 +7,9 @@ entry-point group ``replan.suites``.
 
 from __future__ import annotations
 
+import functools
 import importlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -18,6 +20,12 @@ import gymnasium
 
 from .checks import Check
 from .demonstrations import Demonstrations
+from .errors import SuiteUnavailable
+
+
+class SuiteError(TypeError):
+    """A suite is described wrongly, or its module does not export what it has to."""
+
 
 BUILT_IN = (  # one line per suite folder
     "aloha",
@@ -50,7 +58,11 @@ class Suite:
         fingerprint: Returns versions and digests, by name, of everything besides this package that the suite is made
             of, on this machine and with the given settings. Runs with different fingerprints are different runs. It
             builds nothing and needs no simulator; what is missing raises
-            :class:`~replan.envs.errors.SuiteUnavailable`. None where this package is everything.
+            :class:`~replan.envs.errors.SuiteUnavailable`, as does whatever else it raises but a ``ValueError``, which
+            refuses a setting. None where this package is everything.
+
+    Raises:
+        SuiteError: An attribute is of another type or out of range.
     """
 
     name: str
@@ -66,6 +78,74 @@ class Suite:
     policy: str | None = None
     block: int = 1
     fingerprint: Callable[[Mapping[str, Any]], dict[str, str]] | None = None
+
+    def __post_init__(self) -> None:
+        """Checks every attribute: packages of others write them."""
+        if not _fits(_NAME, self.name):
+            raise SuiteError(f"a suite's name must be letters, digits, '_', '.' and '-', got {self.name!r}")
+        for attribute, fits, wanted in (
+            ("env_id", _fits(_ENV_ID, self.env_id), "a Gymnasium id such as 'shelf/Shelf-v0'"),
+            ("entry_point", _fits(_ENTRY_POINT, self.entry_point), "'module:class'"),
+            ("tasks", _words(self.tasks, _NAME) and self.tasks, "a tuple of different names, and at least one"),
+            ("kwargs", _named(self.kwargs), "arguments by name"),
+            ("init_states", self.init_states is None or _positive(self.init_states), "at least 1, or None"),
+            ("cameras", _words(self.cameras, _NAME), "a tuple of different names"),
+            ("settings", _named(self.settings) and _KINDS.issuperset(self.settings.values()), _SETTINGS),
+            ("demonstrations", isinstance(self.demonstrations, Demonstrations | None), "Demonstrations, or None"),
+            ("marks", _words(self.marks, _LINE), "a tuple of different lines of text"),
+            ("policy", self.policy is None or _fits(_LINE, self.policy), "a name, or None"),
+            ("block", _positive(self.block), "at least 1"),
+            ("fingerprint", self.fingerprint is None or callable(self.fingerprint), "a function, or None"),
+        ):
+            if not fits:
+                raise SuiteError(f"suite {self.name!r}: {attribute} must be {wanted}, got {getattr(self, attribute)!r}")
+        if self.fingerprint is not None:
+            object.__setattr__(self, "fingerprint", _guarded(self.name, self.fingerprint))
+
+
+_NAME, _LINE = re.compile(r"[A-Za-z0-9][\w.\-]*", re.ASCII), re.compile(r"[^\W_].*")
+_ENV_ID = re.compile(r"([\w\-]+/)?[\w\-]+-v\d+", re.ASCII)
+_ENTRY_POINT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_KINDS = frozenset({bool, int, float, str})
+_SETTINGS = "bool, int, float or str by the name of the argument"
+
+
+def _fits(pattern: re.Pattern[str], value: Any) -> bool:
+    return isinstance(value, str) and value.isprintable() and pattern.fullmatch(value) is not None
+
+
+def _words(values: Any, pattern: re.Pattern[str]) -> bool:
+    return (
+        isinstance(values, tuple) and all(_fits(pattern, each) for each in values) and len(set(values)) == len(values)
+    )
+
+
+def _named(values: Any) -> bool:
+    return isinstance(values, Mapping) and all(isinstance(name, str) and name.isidentifier() for name in values)
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _guarded(
+    name: str, fingerprint: Callable[[Mapping[str, Any]], dict[str, str]]
+) -> Callable[[Mapping[str, Any]], dict[str, str]]:
+    """Returns a suite's fingerprint function that names the suite in whatever goes wrong."""
+
+    @functools.wraps(fingerprint)
+    def guarded(settings: Mapping[str, Any]) -> dict[str, str]:
+        try:
+            parts = fingerprint(settings)
+        except (SuiteUnavailable, ValueError):
+            raise
+        except Exception as error:
+            raise SuiteUnavailable(f"suite {name!r} has no fingerprint ({type(error).__name__}: {error})") from error
+        if not isinstance(parts, dict) or not all(isinstance(each, str) for item in parts.items() for each in item):
+            raise SuiteUnavailable(f"suite {name!r} has a fingerprint that is no text by name: {parts!r}")
+        return parts
+
+    return guarded
 
 
 def _nothing(say: Callable[[str], None]) -> None:
@@ -86,6 +166,9 @@ class Install:
             raises :class:`~replan.envs.errors.SystemPackagesMissing` for what the operating system has to provide;
             setup then installs that and calls it again.
         packages: Distributions whose versions can change a result, for a run's provenance.
+
+    Raises:
+        SuiteError: An attribute is of another type.
     """
 
     name: str
@@ -95,9 +178,20 @@ class Install:
     prepare: Callable[[Callable[[str], None]], None] = _nothing
     packages: tuple[str, ...] = ()
 
-
-class SuiteError(TypeError):
-    """A suite module does not export what it has to."""
+    def __post_init__(self) -> None:
+        """Checks every attribute: packages of others write them."""
+        if not _fits(_NAME, self.name):
+            raise SuiteError(f"a name for `replan setup` must be letters, digits, '_', '.' and '-', got {self.name!r}")
+        checks = isinstance(self.checks, tuple) and all(isinstance(check, Check) for check in self.checks)
+        for attribute, fits, wanted in (
+            ("checks", checks, "a tuple of Check"),
+            ("precondition", self.precondition is None or callable(self.precondition), "a function, or None"),
+            ("lock", isinstance(self.lock, Path | None), "a Path, or None"),
+            ("prepare", callable(self.prepare), "a function"),
+            ("packages", _words(self.packages, _NAME), "a tuple of different names"),
+        ):
+            if not fits:
+                raise SuiteError(f"setup {self.name!r}: {attribute} must be {wanted}, got {getattr(self, attribute)!r}")
 
 
 class Catalogue(NamedTuple):
@@ -151,6 +245,14 @@ def _add(catalogue: Catalogue, module: Any) -> None:
             raise SuiteError(f"the Gymnasium id {suite.env_id!r} is taken; choose another")
     if install.name in {each.name for each in catalogue.installs.values()}:
         raise SuiteError(f"the name {install.name!r} for `replan setup` is taken; choose another")
+    registered: list[str] = []
+    try:
+        for suite in suites:
+            gymnasium.register(suite.env_id, suite.entry_point, kwargs=dict(suite.kwargs))
+            registered.append(suite.env_id)
+    except Exception as error:
+        for env_id in registered:
+            del gymnasium.registry[env_id]
+        raise SuiteError(f"Gymnasium does not register {suites[len(registered)].env_id!r}: {error}") from error
     for suite in suites:
-        gymnasium.register(suite.env_id, suite.entry_point, kwargs=dict(suite.kwargs))
         catalogue.suites[suite.name], catalogue.installs[suite.name] = suite, install

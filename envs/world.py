@@ -7,16 +7,24 @@ observations alone. :func:`replan.envs.check.check_suite` checks the rest of the
 from __future__ import annotations
 
 import hashlib
-from abc import abstractmethod
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from .arguments import whole
+
 TIME = "time"  # outcome of an episode that ran out of time or steps: truncated, not terminated
 SUCCESS = "success"
+SETTLE_NS = 1_000_000_000  # simulated time after which a success is looked at again
+HEADLINE = (
+    "success: the rule held once, which ended the episode; "
+    f"success_at_end: it still held {SETTLE_NS / 1e9:g} s later, the robot holding its last command"
+)
+MAX_SEED = 2**63 - 1
 LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz ")  # of instructions in plain lower case
 
 
@@ -28,13 +36,42 @@ def digest(*parts: object) -> str:
     return contents.hexdigest()[:16]
 
 
+def action_array(action: Any, space: spaces.Box) -> np.ndarray:
+    """Returns an action as float64 in the shape of the space, not clipped.
+
+    It has to be finite in the type of the space, which is what a policy and the harness deal in; its own precision is
+    kept all the same.
+
+    Raises:
+        ValueError: It is no array of real numbers, has another shape, or is not finite in the space's type.
+    """
+    try:
+        array = np.asarray(action)
+    except Exception as error:  # NumPy and the action's own conversion raise whatever they like
+        raise ValueError(f"the action must be an array of shape {space.shape}, got {_kind(action)} ({error})") from None
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"the action must be real numbers, got an array of type {array.dtype} from {_kind(action)}")
+    if array.shape != space.shape:
+        raise ValueError(f"the action must have shape {space.shape}, got {array.shape}")
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(array.astype(space.dtype)).all()
+    if not finite:
+        raise ValueError(f"the action must be finite as {space.dtype}, got {array.tolist()}")
+    return array.astype(np.float64)
+
+
+def _kind(value: Any) -> str:
+    return f"a {type(value).__name__}"
+
+
 class World(Protocol):
     """What the harness uses of an unwrapped environment besides Gymnasium's own methods.
 
     ``reset(seed=, options={"task":, "init_state":})`` starts exactly that cell, in any process and after any other, and
-    gives ``info["manifest"]``: text or numbers, by name, that must agree between compared episodes. ``step`` gives
-    ``info["success"]`` always and ``info["outcome"]``, a word, on the last step. Observations are dictionaries of
-    images uint8 [H, W, 3], ``state`` float32 [n] and ``instruction``, and share no memory.
+    gives ``info["manifest"]``: text or numbers, by name, that must agree between compared episodes. ``reset`` and
+    ``step`` give ``info["success"]`` always: whether the rule holds. The last step also gives ``info["outcome"]``, a
+    word, and ``info["success_at_end"]``: whether a success still held once the world had settled. Observations are
+    dictionaries of images uint8 [H, W, 3], ``state`` float32 [n] and ``instruction``, and share no memory.
 
     Attributes:
         tick_ns: Nanoseconds of one physics tick.
@@ -59,11 +96,17 @@ class World(Protocol):
         ...
 
 
-class CellEnv(gymnasium.Env[dict[str, Any], np.ndarray]):
+class CellEnv(gymnasium.Env[dict[str, Any], np.ndarray], ABC):
     """An environment that starts cells (task, initial state, seed): checks all arguments, keeps time, returns 5-tuples.
 
     A subclass sets ``tick_ns``, ``observation_space`` and ``action_space``, and implements ``_begin``, ``_act``,
-    ``_observe``, ``_advance`` and ``get_state``; where it renders, also ``_render`` and ``metadata``.
+    ``_solved``, ``_observe``, ``_advance`` and ``_state``; where it renders, also ``_render`` and ``metadata``; where
+    it holds something that has to be freed, also ``_close``.
+
+    The first control step on which the task's rule holds ends the episode. Such a success may pass: the object is
+    still falling, or held. So the world then moves on for a second while the robot holds its last command, and
+    ``info["success_at_end"]`` says whether the rule still holds. Nothing else shows that second: observation, state,
+    render and time are those of the end of the episode.
 
     Args:
         tasks: Names of the tasks. A subclass that learns them later sets the attribute.
@@ -73,7 +116,6 @@ class CellEnv(gymnasium.Env[dict[str, Any], np.ndarray]):
     Attributes:
         tick_ns: Nanoseconds of one physics tick.
         recorded_states: Further initial states, which only recordings for training use.
-        resumable: Whether ``step`` and ``hold`` go on after the end of an episode, as Gymnasium allows.
         cameras_on: See :class:`World`.
         time_ns: See :class:`World`.
 
@@ -83,7 +125,6 @@ class CellEnv(gymnasium.Env[dict[str, Any], np.ndarray]):
 
     tick_ns: int
     recorded_states: range = range(0)
-    resumable: bool = True
 
     def __init__(
         self, tasks: Sequence[str] = (), *, init_states: int | None = None, render_mode: str | None = None
@@ -95,7 +136,9 @@ class CellEnv(gymnasium.Env[dict[str, Any], np.ndarray]):
         self.tasks, self.init_states, self.render_mode = tuple(tasks), init_states, render_mode
         self.cameras_on = True
         self.time_ns = 0
-        self._started, self._over = False, False
+        self._started, self._over, self._closed = False, False, False
+        self._last_state = np.empty(0)  # when the episode ended
+        self._last_frame: np.ndarray | None = None
 
     @abstractmethod
     def _begin(self, task: str, init_state: int, seed: int) -> dict[str, Any]:
@@ -116,6 +159,10 @@ class CellEnv(gymnasium.Env[dict[str, Any], np.ndarray]):
         """
 
     @abstractmethod
+    def _solved(self) -> bool:
+        """Returns whether the rule of success holds as the world stands. It changes nothing that can be observed."""
+
+    @abstractmethod
     def _observe(self) -> dict[str, Any]:
         """Returns the observation after the last action, in arrays of its own."""
 
@@ -124,8 +171,8 @@ class CellEnv(gymnasium.Env[dict[str, Any], np.ndarray]):
         """Advances physics while the robot holds its last command. The caller counts the time."""
 
     @abstractmethod
-    def get_state(self) -> np.ndarray:
-        """Returns the full simulator state, float64 [n]."""
+    def _state(self) -> np.ndarray:
+        """Returns the full simulator state, float64 [n], in an array of its own."""
 
     def _info(self) -> dict[str, Any]:
         """Returns further entries of the info of the last step."""
@@ -135,63 +182,73 @@ class CellEnv(gymnasium.Env[dict[str, Any], np.ndarray]):
         """Returns an image uint8 [H, W, 3]; needed where ``metadata`` has render modes."""
         raise NotImplementedError(f"{type(self).__name__} has render modes and no _render")
 
+    def _close(self) -> None:
+        """Frees what the environment holds; a reset may follow."""
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Starts the cell (task, init_state, seed).
 
         Args:
-            seed: Seed of the cell; None continues the environment's own stream.
+            seed: Seed of the cell, from 0 to 2**63 - 1; None continues the environment's own stream.
             options: ``task`` (a name; sampled if missing) and ``init_state`` (index of an initial state; 0 if missing).
 
         Returns:
-            The first observation; ``success`` (False) and ``manifest``.
+            The first observation; ``success`` (whether the rule holds from the start) and ``manifest``.
 
         Raises:
-            ValueError: An option, the task or the index is unknown or out of range.
+            ValueError: The seed, an option, the task or the index is unknown, out of range or of another type.
         """
-        super().reset(seed=seed)
+        if seed is not None:
+            seed = whole("the seed", seed, 0, MAX_SEED)
+        if not isinstance(options, Mapping | None):
+            raise ValueError(f"the reset options must be a dictionary with 'task' and 'init_state', got {options!r}")
         options = dict(options or {})
         task, init_state = options.pop("task", None), options.pop("init_state", 0)
         if options:
-            raise ValueError(f"unknown reset options {sorted(options)}; known are 'task' and 'init_state'")
-        if task is None:
-            task = self.tasks[int(self.np_random.integers(len(self.tasks)))]
-        if task not in self.tasks:
+            raise ValueError(f"unknown reset options {list(options)}; known are 'task' and 'init_state'")
+        if task is not None and not (isinstance(task, str) and task in self.tasks):
             raise ValueError(f"unknown task {task!r}; the tasks are {', '.join(self.tasks)}")
         self._check_init_state(init_state)
+        super().reset(seed=seed)
+        if task is None:
+            task = self.tasks[int(self.np_random.integers(len(self.tasks)))]
         if seed is None:
             seed = int(self.np_random.integers(2**31))
         self.time_ns, self._started, self._over = 0, False, False
         manifest = self._begin(task, int(init_state), seed)
-        self._started = True
-        return self._observe(), {"success": False, "manifest": manifest}
+        self._started, self._closed = True, False
+        return self._observe(), {"success": bool(self._solved()), "manifest": {**manifest, "headline": HEADLINE}}
 
     def step(self, action: np.ndarray) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Executes one action.
 
         Returns:
             Observation, reward (1 on success, else 0), whether the episode ended in success or failure, whether it ran
-            out of time, and the info: ``success``, and on the last step ``outcome``.
+            out of time, and the info: ``success``, and on the last step ``outcome`` and ``success_at_end``.
 
         Raises:
-            ValueError: The action has the wrong shape, or holds NaN or infinity.
+            ValueError: The action is no array of real numbers, has the wrong shape, or is not finite.
             gymnasium.error.ResetNeeded: There is no episode.
         """
         self._require_episode()
         assert isinstance(self.action_space, spaces.Box)
-        action = np.asarray(action, np.float64)
-        if action.shape != self.action_space.shape:
-            raise ValueError(f"the action must have shape {self.action_space.shape}, got {action.shape}")
-        if not np.isfinite(action).all():
-            raise ValueError(f"the action must be finite, got {action.tolist()}")
-        outcome = self._act(action)
-        success = outcome == SUCCESS
+        outcome = self._act(action_array(action, self.action_space))
+        observation, success = self._observe(), outcome == SUCCESS
         info: dict[str, Any] = {"success": success, **self._info()}
         if outcome is not None:
-            info["outcome"] = outcome
-            self._over = True
-        return self._observe(), float(success), outcome not in (None, TIME), outcome == TIME, info
+            info |= {"outcome": outcome, "success_at_end": self._end(success)}
+        return observation, float(success), outcome not in (None, TIME), outcome == TIME, info
+
+    def _end(self, success: bool) -> bool:
+        """Ends the episode; returns whether a success still holds after the world has settled."""
+        self._over, self._last_state = True, self._state()
+        self._last_frame = None if self.render_mode is None else self._render()
+        if not success:
+            return False
+        self._advance(-(-SETTLE_NS // self.tick_ns))
+        return bool(self._solved())
 
     def hold(self, ticks: int) -> None:
         """Advances the world by physics ticks while the robot holds its last command.
@@ -200,10 +257,8 @@ class CellEnv(gymnasium.Env[dict[str, Any], np.ndarray]):
             ValueError: The number is negative or not whole.
             gymnasium.error.ResetNeeded: There is no episode.
         """
-        if isinstance(ticks, bool) or not isinstance(ticks, (int, np.integer)) or ticks < 0:
-            raise ValueError(f"ticks must be a whole number and not negative, got {ticks!r}")
+        ticks = whole("ticks", ticks, 0)
         self._require_episode()
-        ticks = int(ticks)  # a narrow NumPy integer would overflow in the time
         self._advance(ticks)
         self.time_ns += ticks * self.tick_ns
 
@@ -211,12 +266,26 @@ class CellEnv(gymnasium.Env[dict[str, Any], np.ndarray]):
         """Returns an image uint8 [H, W, 3] for videos, or None without a render mode.
 
         Raises:
-            gymnasium.error.ResetNeeded: The environment was never reset.
+            gymnasium.error.ResetNeeded: There is no scene.
         """
         if self.render_mode is None:
             return None
         self._require_start()
-        return self._render()
+        return self._render() if self._last_frame is None or not self._over else self._last_frame.copy()
+
+    def get_state(self) -> np.ndarray:
+        """Returns the full simulator state, float64 [n], for hashing; after the episode, its last one.
+
+        Raises:
+            gymnasium.error.ResetNeeded: There is no scene.
+        """
+        self._require_start()
+        return self._last_state.copy() if self._over else self._state()
+
+    def close(self) -> None:
+        """Frees the simulator and its graphics contexts. A reset opens them again."""
+        self._started, self._closed = False, True
+        self._close()
 
     def _check_init_state(self, init_state: Any) -> None:
         whole = isinstance(init_state, (int, np.integer)) and not isinstance(init_state, bool)
@@ -230,10 +299,11 @@ class CellEnv(gymnasium.Env[dict[str, Any], np.ndarray]):
     def _require_start(self) -> None:
         """Raises ResetNeeded where there is no scene."""
         if not self._started:
-            raise gymnasium.error.ResetNeeded("call reset() before the environment is used")
+            why = "the environment is closed" if self._closed else "no episode was started"
+            raise gymnasium.error.ResetNeeded(f"{why}; call reset() before the environment is used")
 
     def _require_episode(self) -> None:
         """Raises ResetNeeded where the episode cannot go on."""
         self._require_start()
-        if self._over and not self.resumable:
+        if self._over:
             raise gymnasium.error.ResetNeeded("the episode is over; call reset() before the environment is used")

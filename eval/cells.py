@@ -11,8 +11,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,6 @@ from .spec import BadInput
 if TYPE_CHECKING:
     from ..envs import Suite
     from .spec import Spec
-
-HARNESS = 1  # part of every measurement's address: raise it when the runner or the clock changes what an episode is
-
-# For each (policy, method), the SHA-256 of the files that they run on, by name.
-Weights = Mapping[tuple[str, str], Mapping[str, str]]
 
 
 def address(value: Any) -> str:
@@ -64,6 +59,27 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Actor:
+    """What acts in a cell: a policy with a method.
+
+    Attributes:
+        weights: Digest of the policy's files.
+        files: Digests of the method's own files.
+        code: Digests of the source code of ``policy`` and ``method``.
+        ordered: Whether the method learns across episodes.
+    """
+
+    weights: str
+    files: tuple[str, ...] = ()
+    code: Mapping[str, str] = field(default_factory=dict)
+    ordered: bool = False
+
+
+Actors = Mapping[tuple[str, str], Actor]
+"""By (policy, method) as the user wrote them."""
+
+
+@dataclass(frozen=True)
 class Job:
     """One cell given to one method.
 
@@ -72,6 +88,8 @@ class Job:
         policy: Policy as the user wrote it, or the suite's own.
         method: Method as the user wrote it.
         key: Content address of the measurement.
+        weights: Digest of the policy's files.
+        code: Digests of the source code of ``suite``, ``policy`` and ``method``.
         place: Position in the chain of a method that learns across episodes; None for every other method.
     """
 
@@ -79,6 +97,8 @@ class Job:
     policy: str
     method: str
     key: str
+    weights: str = ""
+    code: dict[str, str] = field(default_factory=dict)
     place: int | None = None
 
 
@@ -109,7 +129,7 @@ def make_cells(spec: Spec, suites: Mapping[str, Suite]) -> list[Cell]:
 
 
 def make_jobs(
-    spec: Spec, cells: list[Cell], weights: Weights, latency: Any, ordered: Collection[str] = ()
+    spec: Spec, cells: list[Cell], actors: Actors, latency: Any, suite_code: Mapping[str, str] | None = None
 ) -> list[Job]:
     """Returns every cell for every method, the methods of a cell side by side.
 
@@ -119,28 +139,28 @@ def make_jobs(
     Args:
         spec: The specification, its device resolved.
         cells: Its cells.
-        weights: Digests of the files of each policy and method.
+        actors: What acts in them. What a method that learns across episodes does in a cell depends on its episodes so
+            far, so the key of each contains the key of the one before it.
         latency: What identifies the latency source, as JSON values.
-        ordered: Methods that learn across episodes. What one of them does in a cell depends on its episodes so far, so
-            the key of each contains the key of the one before it.
+        suite_code: Digests of the source code of the suites, by name.
     """
-    # Only what differs from the first harness, so that the addresses of its rows, all float32 on the CPU, stay valid.
-    precision = [] if (spec.dtype, spec.device) == ("float32", "cpu") else [spec.dtype, spec.device]
     chains: dict[tuple[str, str], list[str]] = {}
     jobs = []
     for turn, cell in enumerate(cells):
         first, policy = turn % len(spec.method), spec.policy[cell.suite]
         for method in spec.method[first:] + spec.method[:first]:
+            actor = actors[policy, method]
+            code = {"suite": (suite_code or {}).get(cell.suite, ""), **actor.code}
             # Not the names of the files: a copy elsewhere is the same policy.
-            files = sorted(weights[policy, method].values())
-            content = [HARNESS, cell.key, files, method, spec.clock, latency, *precision]
-            if method not in ordered:
-                jobs.append(Job(cell, policy, method, address(content)))
-                continue
-            chain = chains.setdefault((cell.suite, method), [])
-            key = address([*content, {"after": chain[-1] if chain else None}])
-            jobs.append(Job(cell, policy, method, key, place=len(chain)))
-            chain.append(key)
+            content = [cell.key, actor.weights, sorted(actor.files), method, code, spec.clock, latency]
+            content += [spec.dtype, spec.device]
+            place = None
+            if actor.ordered:
+                chain = chains.setdefault((cell.suite, method), [])
+                place = len(chain)
+                content.append({"after": chain[-1] if chain else None})
+                chain.append(address(content))
+            jobs.append(Job(cell, policy, method, address(content), actor.weights, code, place))
     return jobs
 
 

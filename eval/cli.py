@@ -25,6 +25,7 @@ from .commands.envs import envs
 from .commands.evaluate import evaluate_command
 from .commands.setup import doctor, setup
 from .commands.training import train, train_draft
+from .commands.verify import verify
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
@@ -32,7 +33,7 @@ def replan() -> None:
     """Make the replanning rounds of vision-language-action policies fast, and measure what that costs."""
 
 
-for command in (evaluate_command, board, compare, envs, setup, doctor, collect, train, train_draft):
+for command in (evaluate_command, board, compare, verify, envs, setup, doctor, collect, train, train_draft):
     replan.add_command(command)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from ..envs.demonstrations import TRAINING_SEED, Behaviour, Episode
+from ..envs.demonstrations import TRAINING_SEED, Behaviour, Episode, cameras_restored
 from ..policies.call import call_policy
 from ..policies.checkpoint import file_hash
 from ..policies.policy import load_policy
@@ -87,7 +87,8 @@ def collect(request: Request) -> float:
     for number in tqdm(range(request.episodes), desc=request.out.name, mininterval=5.0, leave=False):
         key = (request.seed * _TASKS + request.index) * _EPISODES + number
         rng = np.random.default_rng([TRAINING_SEED, key])
-        frames = episode(env, rng, TRAINING_SEED + key, request.task, request.horizon, policy)
+        with cameras_restored(env):
+            frames = episode(env, rng, TRAINING_SEED + key, request.task, request.horizon, policy)
         successes += frames.success
         for observation, label in zip(frames.observations, frames.labels, strict=True):
             images = views(observation, conventions.cameras, conventions.image_size)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..results.schema import Run, machine_digest
-from ..results.store import Store
+from ..results.store import Store, StoreError
 from . import provenance
-from .cells import Job, make_cells, make_jobs
+from .cells import Actor, Cell, Job, address, make_cells, make_jobs
 from .clock import check_routes, parse_latency
 from .runner import run
 from .spec import BadInput, Spec
 from .worker import Host
 
 if TYPE_CHECKING:
-    from .registry import Registry
+    from .registry import MethodInfo, PolicyInfo, Registry
 
 
 class Plan(NamedTuple):
@@ -57,13 +59,39 @@ def evaluate(spec: Spec, registry: Registry, *, command: str, started: str, prog
         StoreError: The run directory holds another run, or cannot be written.
     """
     plan = make_plan(spec, registry, command=command, started=started)
+    for line in _reused(plan):
+        print(line, file=sys.stderr)
     run(*plan, registry, progress=progress)
     with Store.open(spec.out) as store:
-        measured = len(store.done_keys())
+        measured = len(store.done_keys() & {job.key for job in plan.jobs})
     return Tally(measured, len(plan.jobs) - measured)
 
 
-def make_plan(spec: Spec, registry: Registry, *, command: str, started: str) -> Plan:
+def _reused(plan: Plan) -> Iterator[str]:
+    """Yields what a resumed run takes from its directory, and what it measures again since the code has changed."""
+    try:
+        with Store.open(plan.spec.out) as store:
+            rows, runs = [row for row in store.episodes() if row.status == "done"], store.runs
+    except StoreError:  # there is none, or the run will refuse it
+        return
+    jobs = {job.key: job for job in plan.jobs}
+    here = sum(row.key in jobs for row in rows)
+    if here:
+        commits = ", ".join(dict.fromkeys(run.commit[:12] + run.commit[40:] for run in runs))
+        yield f"{plan.spec.out}: {here} of {len(jobs)} episodes are there, measured by the same code (commit {commits})"
+    cells = {(job.cell.key, job.method): job for job in plan.jobs}
+    for name in dict.fromkeys(job.method for job in plan.jobs):
+        old = [row for row in rows if row.method == name and row.key not in jobs and (row.cell, name) in cells]
+        if old:
+            now = cells[old[0].cell, name].code
+            changed = " and ".join(part for part in now if old[0].code.get(part) != now[part]) or "files"
+            yield (
+                f"{plan.spec.out}: {len(old)} episodes of {name!r} were measured by other code ({changed} changed) and "
+                "are measured again; the board shows both versions"
+            )
+
+
+def make_plan(spec: Spec, registry: Registry, *, command: str, started: str, cells: list[Cell] | None = None) -> Plan:
     """Checks what can be checked without an environment, and returns what is to be run. Nothing is written.
 
     Args:
@@ -71,6 +99,7 @@ def make_plan(spec: Spec, registry: Registry, *, command: str, started: str) -> 
         registry: Where suites, policies and methods come from.
         command: Command line, for the record.
         started: ISO 8601 time, for the record.
+        cells: The cells; those of the specification if missing.
 
     Raises:
         BadInput: Something in the specification does not exist or does not fit.
@@ -82,19 +111,30 @@ def make_plan(spec: Spec, registry: Registry, *, command: str, started: str) -> 
     policies = {name: registry.policy(name) for name in spec.policy.values()}
     methods = {(policy, method): registry.method(method, policy) for policy in policies for method in spec.method}
     check_routes(latency, {method: info.routes for (_, method), info in methods.items()})
+    actors = {(policy, method): _actor(policies[policy], info) for (policy, method), info in methods.items()}
+    suite_code = {name: registry.suite_code(suites[name]) for name in spec.suite}
     ordered = {method for (_, method), info in methods.items() if info.ordered}
     if ordered and spec.workers > 1:
         raise BadInput(
             f"method {min(ordered)!r} learns across episodes, so one worker plays them in order; "
             f"write --workers 1, not {spec.workers}"
         )
-    weights = {key: {**policies[key[0]].files.sha256, **info.files.sha256} for key, info in methods.items()}
-    jobs = make_jobs(spec, make_cells(spec, suites), weights, latency.identity(), ordered)
+    jobs = make_jobs(spec, cells or make_cells(spec, suites), actors, latency.identity(), suite_code)
     record = provenance.make_run(
-        spec, suites, policies, methods, weights, latency, hardware, command=command, started=started
+        spec, suites, policies, methods, actors, suite_code, latency, hardware, command=command, started=started
     )
     device = "cpu" if spec.device == "cpu" else hardware["accelerator"]
     return Plan(spec, jobs, record, Host(machine_digest(hardware), device))
+
+
+def _actor(policy: PolicyInfo, method: MethodInfo) -> Actor:
+    digests = sorted(policy.files.sha256.values())
+    return Actor(
+        weights=digests[0] if len(digests) == 1 else address(digests),
+        files=tuple(method.files.sha256.values()),
+        code={"policy": policy.code, "method": method.code},
+        ordered=method.ordered,
+    )
 
 
 def _resolve_device(spec: Spec, hardware: dict[str, str]) -> Spec:

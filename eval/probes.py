@@ -21,7 +21,7 @@ def run_check(check: Check, suite: str = "") -> str | None:
         suite: Name of the suite, if the result depends on it.
 
     Returns:
-        None if it works, else the last line of stderr, or the signal that ended the process.
+        None if it works, else the cause in one line, or the signal that ended the process.
     """
     command = [sys.executable, "-c", check.code, suite]
     environment = dict(os.environ)
@@ -37,4 +37,17 @@ def run_check(check: Check, suite: str = "") -> str | None:
         return None
     if process.returncode < 0:
         return f"the process was killed by {signal.Signals(-process.returncode).name}"
-    return (process.stderr.strip().splitlines() or [f"the process ended with exit code {process.returncode}"])[-1]
+    return _cause(process.stderr) or f"the process ended with exit code {process.returncode}"
+
+
+def _cause(stderr: str) -> str:
+    """Returns the last line that is no destructor's: what Python ignores is reported around the error itself."""
+    cause, ignored = "", False
+    for line in stderr.splitlines():
+        if line.startswith("Exception ignored in"):
+            ignored = True
+        elif not ignored:
+            cause = line.strip() or cause
+        elif not line.startswith((" ", "Traceback")):
+            ignored = False  # the exception's own line, the last of what is ignored
+    return cause

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..results.schema import Mark, Run, RunIdentity, machine_digest
-from .cells import HARNESS, Weights, combinations
+from .cells import Actors, address, combinations
 from .claims import shared_cores
 from .clock import Profile
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from .spec import Spec
 
 PACKAGES = ("replan", "gymnasium", "numpy", "torch", "triton")  # that can change a result of any suite
-FREE_ON_RESUME = ("out", "timeout", "workers")  # fields of a specification that cannot change what an episode is
+# Fields of a specification that cannot change what an episode is, and names whose meaning is in the run's identity.
+FREE_ON_RESUME = ("out", "timeout", "workers", "policy", "latency")
 NO_ACCELERATOR = "CPU"  # what hardware() says of a machine without one
 
 
@@ -31,7 +32,8 @@ def make_run(
     suites: Mapping[str, Suite],
     policies: Mapping[str, PolicyInfo],
     methods: Mapping[tuple[str, str], MethodInfo],
-    weights: Weights,
+    actors: Actors,
+    suite_code: Mapping[str, str],
     latency: LatencySource,
     machine: Mapping[str, str],
     *,
@@ -45,7 +47,8 @@ def make_run(
         suites: The suites, by name.
         policies: Its policies, by name.
         methods: Its methods, by policy and method.
-        weights: Digests of the files of each policy and method.
+        actors: The policies with the methods, by content.
+        suite_code: Digests of the source code of the suites, by name.
         latency: The latency source that the specification names.
         machine: What :func:`hardware` says of this machine.
         command: Command line.
@@ -60,9 +63,9 @@ def make_run(
     return Run(
         spec=plain,
         identity=RunIdentity(
-            harness=HARNESS,
             latency=latency.identity(),
-            fingerprints={name: parts for name, parts in fingerprints.items() if parts},
+            fingerprints={name: {**parts, "code": suite_code[name]} for name, parts in fingerprints.items()},
+            files={name: _files(spec.policy[name], actors) for name in spec.suite},
         ),
         activity_counters={method: info.activity_counters for (_, method), info in methods.items()},
         command=command,
@@ -70,7 +73,11 @@ def make_run(
         commit=revision,
         packages=packages(),
         machines={machine_digest(machine): dict(machine)},
-        checkpoints={name: sha256 for files in weights.values() for name, sha256 in files.items()},
+        checkpoints={
+            name: digest
+            for files in (*(policy.files for policy in policies.values()), *(info.files for info in methods.values()))
+            for name, digest in files.sha256.items()
+        },
         marks=tuple(_marks(spec, methods.values(), latency, revision)),
         suite_marks={name: tuple(_suite_marks(suites[name], spec, policies)) for name in spec.suite},
     )
@@ -91,6 +98,15 @@ def _marks(spec: Spec, methods: Iterable[MethodInfo], latency: LatencySource, re
         yield Mark(f"{spec.workers} workers on {cores} cores", "latency was not measured alone")
     elif spec.workers > 1 and spec.device != "cpu":
         yield Mark(f"{spec.workers} workers on one accelerator", "latency was not measured alone")
+
+
+def _files(policy: str, actors: Actors) -> dict[str, str]:
+    """Returns a digest of the files of a policy with each method, by method."""
+    return {
+        method: address([actor.weights, sorted(actor.files)])[:16]
+        for (name, method), actor in actors.items()
+        if name == policy
+    }
 
 
 def _fingerprint(suite: Suite, spec: Spec) -> dict[str, str]:

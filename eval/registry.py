@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..results.schema import Mark
+from . import source
 from .spec import BadInput
 
 if TYPE_CHECKING:
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
     from ..policies.seams import Method
 
     Space = gymnasium.Space[Any]
+
+
+# What an episode is, besides its suite. Not what these import: how an episode is requested or stored decides nothing.
+EPISODE = ("replan.eval.cells", "replan.eval.clock", "replan.eval.worker", "replan.envs.realtime")
+AGENT = ("replan.policies.agent", "replan.policies.policy")
 
 
 class Round(Protocol):
@@ -147,6 +153,7 @@ class PolicyInfo:
         files: Its checkpoint.
         marks: Marks of every row of the policy, from its card.
         trained_on: Suites that it was trained on, from its card; None where the card does not say.
+        code: Digest of the source code of its family and of the agent.
         incompatibilities: Returns why it cannot act in an environment with an observation and an action space, one
             phrase each: a missing camera, another width. Nothing where it can.
     """
@@ -154,6 +161,7 @@ class PolicyInfo:
     files: Files = field(default_factory=Files)
     marks: tuple[Mark, ...] = ()
     trained_on: tuple[str, ...] | None = None
+    code: str = ""
     incompatibilities: Callable[[Space, Space], list[str]] = _fits_all
 
 
@@ -167,6 +175,7 @@ class MethodInfo:
         routes: Routes that its rounds may take.
         reschedules: Names of its parts that change what the full route costs.
         ordered: Whether it learns across episodes: they are played in a fixed order by one process.
+        code: Digest of its source code, less what belongs to the policy's.
     """
 
     files: Files = field(default_factory=Files)
@@ -174,6 +183,7 @@ class MethodInfo:
     routes: tuple[str, ...] = ("full",)
     reschedules: tuple[str, ...] = ()
     ordered: bool = False
+    code: str = ""
 
 
 class Registry:
@@ -191,6 +201,11 @@ class Registry:
         from ..envs import SUITES
 
         return SUITES
+
+    def suite_code(self, suite: Suite) -> str:
+        """Returns the digest of the source code that decides an episode of a suite."""
+        module = suite.entry_point.partition(":")[0]
+        return source.digest(source.imported(module) | source.folder(module) | source.named(*EPISODE))
 
     def environment(self, suite: Suite, settings: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
         """Builds the environment of a suite.
@@ -212,15 +227,18 @@ class Registry:
             ValueError: There is no such policy.
         """
         from ..policies.checkpoint import read_header
+        from ..policies.families import family
         from ..policies.policy import policy_path, read_processor
 
         path = policy_path(name)
         header = read_header(path)
         suites = header.card.get("suites")
+        kind = family(header.kind)
         return PolicyInfo(
             files=Files({name: path}),
             marks=tuple(map(Mark.parse, header.card.get("marks", ()))),
             trained_on=None if suites is None else tuple(suites),
+            code=source.digest(source.imported(*AGENT, *_modules(kind.config, kind.model, kind.processor))),
             incompatibilities=read_processor(path, header).incompatibilities,
         )
 
@@ -232,11 +250,11 @@ class Registry:
             BadInput: A file that the method needs for this policy is missing.
         """
         from ..policies.policy import policy_path
-        from ..policies.seams import Seam
+        from ..policies.seams import Seam, needed_files
 
         path, parts, paths = policy_path(policy), _parts(spec), {}
         for part in parts:
-            for file in part.files(path):
+            for file in needed_files(part, path):
                 if not file.exists():
                     raise BadInput(
                         f"method {spec!r} needs {str(file)!r} for policy {policy!r}, and there is no such file; "
@@ -249,6 +267,7 @@ class Registry:
             routes=tuple(dict.fromkeys(route for part in parts for route in part.routes)),
             reschedules=tuple(part.name for part in parts if part.claims - {Seam.ROUND, Seam.PREDICTION}),
             ordered=any(part.ordered for part in parts),
+            code=source.digest(source.imported(*_modules(*map(type, parts))) - source.imported(*AGENT)),
         )
 
     def agent(self, policy: str, method: str, dtype: str, device: str) -> Agent:
@@ -273,6 +292,10 @@ class Registry:
         if policy not in self._policies:
             self._policies[policy] = load_policy(policy, dtype=getattr(torch, dtype), device=device)
         return ChunkAgent(self._policies[policy], accel.parse(method))
+
+
+def _modules(*kinds: type) -> list[str]:
+    return [kind.__module__ for kind in kinds]
 
 
 def _file_name(policy: str, path: Path, file: Path) -> str:

@@ -229,6 +229,8 @@ def _identity(job: Job, spec: Spec, host: Host) -> dict[str, Any]:
         "dtype": spec.dtype,
         "device": host.device,
         "machine": host.machine,
+        "weights": job.weights,
+        "code": dict(job.code),
     }
 
 

@@ -43,6 +43,8 @@ class ChunkAgent:
         self._seed, self._step = seed, 0
         self._queue: list[np.ndarray] = []
         self._executed: list[np.ndarray] = []
+        self._observation: Mapping[str, Any] = {}
+        self._asked_at = 0
         self.round: Round | None = None
         self.methods.begin()
 
@@ -55,9 +57,10 @@ class ChunkAgent:
         """Returns the next action, float32 [A]; ``round`` is the round that it took, or None."""
         self.round = None
         if not self._queue:
+            self._observation, self._asked_at = observation, self._step
             executed = np.array(self._executed) if self._executed else None
             self.round = call_policy(
-                self.policy, self.methods, observation, self._noise(), self._step, executed, self.window
+                self.policy, self.methods, observation, self._noise(self._step), self._step, executed, self.window
             )
             self._queue, self._executed = list(self.round.actions), []
         self._step += 1
@@ -86,13 +89,15 @@ class ChunkAgent:
         """
         if self.round is None:
             raise ValueError("the last act() ran no round, so there is nothing to compare")
-        chunk, channels = dense_chunk(self.policy, self.round), self.policy.processor.continuous
+        # From what the agent holds: a method has the round's tensors in its hands and may write into them.
+        chunk = dense_chunk(self.policy, self._observation, self._noise(self._asked_at))
+        channels = self.policy.processor.continuous
         length = len(self.round.actions)
         difference = (self.round.chunk - chunk)[0, :length, channels]
         return float(difference.square().mean().sqrt())
 
-    def _noise(self) -> torch.Tensor:
+    def _noise(self, step: int) -> torch.Tensor:
         """Noise keyed by (episode, control step): methods whose rounds fall on the same step share it."""
-        words = np.random.SeedSequence([self._seed, self._step]).generate_state(1, np.uint64)
+        words = np.random.SeedSequence([self._seed, step]).generate_state(1, np.uint64)
         generator = torch.Generator().manual_seed(int(words[0]) >> 1)  # torch takes 63-bit seeds
         return torch.randn((1, *self.policy.model.noise_shape), generator=generator).to(self.policy.model.device)

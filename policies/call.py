@@ -90,7 +90,7 @@ def _check(proposal: Proposal, noise: Tensor) -> None:
 
 
 def full_path(model: FlowModel, methods: Methods, call: Call) -> Tensor:
-    """Prefills and denoises; sets ``call.context`` and ``call.chunk`` and returns the chunk [1, H, A].
+    """Prefills and denoises; sets what ``call`` has after the full path and returns the chunk [1, H, A].
 
     ``dense`` below is the reference that this function equals, bit for bit, where no method is attached.
     """
@@ -104,6 +104,7 @@ def full_path(model: FlowModel, methods: Methods, call: Call) -> Tensor:
         x = call.noise
         if start is not None:
             x, schedule = start.x, schedule.starting_at(start.time)
+        call.schedule = schedule
         times, prediction = schedule.times, x
         methods.step_ops.start(call)
         for step, computed in enumerate(schedule.computed):
@@ -128,10 +129,11 @@ def dense(model: FlowModel, prefix: Prefix, inputs: Inputs, noise: Tensor) -> Te
 
 
 @torch.inference_mode()
-def dense_chunk(policy: Policy, round_: Round) -> Tensor:
-    """Returns the dense policy's answer to a round's inputs and noise: [1, H, A], normalised.
+def dense_chunk(policy: Policy, observation: Mapping[str, Any], noise: Tensor) -> Tensor:
+    """Returns the dense policy's answer to an observation under a noise: [1, H, A], normalised.
 
-    It encodes the inputs again, so that a method which changes the encoding is not compared with itself.
+    It reads nothing of a round, so that no method is compared with what it made of its own inputs, encoding or noise.
     """
-    call = round_.call
-    return dense(policy.model, policy.model.encode(call.inputs), call.inputs, call.noise)
+    model = policy.model
+    inputs = policy.processor.inputs(observation).to(model.device, model.dtype)
+    return dense(model, model.encode(inputs), inputs, noise)

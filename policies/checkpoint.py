@@ -6,22 +6,21 @@ import hashlib
 import json
 import types
 import typing
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
+from .weights import CheckpointError, check_fit, open_safetensors, read_tensor
+
 FORMAT = 1
-STORED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+PUBLISHED = "it is a published pi0, which replan eval cannot run yet; docs/pi0.md says how to load one in Python"
 _T = TypeVar("_T")
-
-
-class CheckpointError(ValueError):
-    """A file that is not the checkpoint it should be."""
 
 
 @dataclass(frozen=True)
@@ -58,91 +57,63 @@ def save(path: Path, header: Header, module: nn.Module, dtype: torch.dtype = tor
     save_file(state, path, {"replan": json.dumps({"format": FORMAT, **asdict(header)})})
 
 
-def open_safetensors(path: Path) -> safe_open:
-    """Opens a file for reading, tensor by tensor.
-
-    Raises:
-        CheckpointError: The file is not safetensors.
-    """
-    try:
-        return safe_open(path, "pt")
-    except SafetensorError as error:
-        raise CheckpointError(
-            f"{path} is not a safetensors file ({error}); pickled checkpoints are never loaded: convert them first"
-        ) from error
-
-
 def read_header(path: Path) -> Header:
     """Reads the header alone.
 
     Raises:
         CheckpointError: The file is missing, not safetensors, or not one of ours.
     """
-    if not path.is_file():
-        raise CheckpointError(f"there is no checkpoint at {path}")
     with open_safetensors(path) as file:
-        text = (file.metadata() or {}).get("replan")
+        text, names = (file.metadata() or {}).get("replan"), list(file.keys())
     if text is None:
-        raise CheckpointError(f"{path} is a safetensors file, but carries no replan header")
+        published = any("paligemma" in name for name in names)
+        raise CheckpointError(
+            f"{path} carries no replan header: "
+            + (PUBLISHED if published else "only checkpoints that replan train wrote can be evaluated")
+        )
     try:
         header = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} has a damaged header ({error})") from error
     if not isinstance(header, dict) or header.pop("format", None) != FORMAT:
         raise CheckpointError(f"{path} has another checkpoint format than {FORMAT}; write it again with this version")
-    try:
+    with about(path):
         return from_plain(Header, header)
-    except CheckpointError as error:
+
+
+@contextmanager
+def about(path: Path) -> Iterator[None]:
+    """Turns whatever the block raises into a :class:`CheckpointError` that names the file.
+
+    A configuration is data of others, and so is the code of a family from another package: neither may end in a
+    traceback.
+    """
+    try:
+        yield
+    except (ValueError, SystemExit) as error:
         raise CheckpointError(f"{path}: {error}") from error
+    except Exception as error:
+        raise CheckpointError(f"{path}: {type(error).__name__}: {error}") from error
 
 
-def load_weights(path: Path, module: nn.Module) -> None:
-    """Fills a module with the weights of a file, in the module's precision.
+def load_weights(path: Path, module: nn.Module, dtype: torch.dtype = torch.float32) -> None:
+    """Fills a module with the weights of a file.
 
     Args:
         path: The checkpoint.
         module: May be on the meta device, so that a file which does not fit costs no memory; it is on the CPU
             afterwards.
+        dtype: Precision of every parameter.
 
     Raises:
-        CheckpointError: A key is missing or unknown, a shape differs, or a value is not a finite floating-point number.
+        CheckpointError: A key is missing or unknown, a shape or number type differs, or a value is not finite in this
+            precision.
     """
     expected = module.state_dict()
     with open_safetensors(path) as file:
-        try:
-            shapes = {name: torch.empty(file.get_slice(name).get_shape(), device="meta") for name in list(file.keys())}
-            load_strictly(shapes, expected, path)
-            state = {name: file.get_tensor(name) for name in shapes}
-        except SafetensorError as error:
-            raise CheckpointError(f"{path} cannot be read: {error}") from error
-    for name, tensor in state.items():
-        if tensor.dtype not in STORED:
-            raise CheckpointError(f"{path}: {name} is stored as {tensor.dtype}, not as a 16- to 64-bit float")
-        if not torch.isfinite(tensor).all():
-            raise CheckpointError(f"{path}: {name} holds values that are not finite")
-        # A copy, so that no parameter stays mapped to the file.
-        state[name] = tensor.to(expected[name].dtype, copy=True)
+        check_fit({name: file.get_slice(name) for name in file.keys()}, expected, path)
+        state = {name: read_tensor(file, name, dtype, path) for name in expected}
     module.load_state_dict(state, assign=True)
-
-
-def load_strictly(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor], origin: object) -> None:
-    """Refuses weights that do not fit key by key and shape by shape.
-
-    Raises:
-        CheckpointError: A key is missing or unknown, or a shape differs.
-    """
-    missing, unknown = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
-    if missing or unknown:
-        raise CheckpointError(f"{origin}: {_few('missing', missing)}; {_few('unknown', unknown)}")
-    for name, tensor in found.items():
-        if tensor.shape != wanted[name].shape:
-            raise CheckpointError(f"{origin}: {name} is {list(tensor.shape)}, expected {list(wanted[name].shape)}")
-
-
-def _few(what: str, names: list[str]) -> str:
-    return f"{len(names)} {what} keys" + (
-        f" ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})" if names else ""
-    )
 
 
 def from_plain(kind: type[_T], values: Any) -> _T:
@@ -192,17 +163,35 @@ def _typed(value: Any, hint: Any, name: str) -> Any:
             numbered = enumerate(zip(items, parts, strict=True))
             return tuple(_typed(item, part, f"{name}[{number}]") for number, (item, part) in numbered)
     elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:  # a whole number of hundreds of digits
+            pass
     elif isinstance(value, origin or hint) and (hint is bool or not isinstance(value, bool)):
         return value
     expected = {dict: "a table", type(None): "null"}.get(origin or hint, getattr(hint, "__name__", hint))
     raise CheckpointError(f"{name} must be {expected}, got {value!r}")
 
 
-def check_sizes(sizes: dict[str, int], most: int = 1 << 20) -> None:
-    """Raises ValueError unless all sizes lie in 1..most; the default is four times the largest published vocabulary."""
-    if wrong := {name: value for name, value in sizes.items() if not 1 <= value <= most}:
-        raise ValueError(f"sizes must be whole numbers in 1..{most}, got {wrong}")
+def check_sizes(sizes: Mapping[str, int], most: Mapping[str, int] | int = 1 << 20) -> None:
+    """Checks the dimensions of a configuration: a damaged header must not take memory, or steps, for hours.
+
+    Args:
+        sizes: Value by name.
+        most: Largest value of all, or by name; a name without one may have a million, four times the largest published
+            vocabulary.
+
+    Raises:
+        ValueError: A size is not in 1..most.
+    """
+    limits = {name: most if isinstance(most, int) else most.get(name, 1 << 20) for name in sizes}
+    wrong = [
+        f"{name} must be in 1..{limits[name]}, got {value}"
+        for name, value in sizes.items()
+        if not 1 <= value <= limits[name]
+    ]
+    if wrong:
+        raise ValueError("; ".join(wrong))
 
 
 def file_hash(path: Path) -> str:

@@ -35,6 +35,14 @@ if TYPE_CHECKING:
 
 
 _STEM = ("width", "kernel", "stride")
+_MOST = {
+    **dict.fromkeys(("depth", "vision_depth", "heads", "vision_heads"), 256),
+    **dict.fromkeys(("horizon", "steps", "image_size"), 1024),
+    **{"stem": 8, "tokens_per_view": 4096},
+    **{"cameras": 8, "words": 100_000, "max_tokens": 1024, "replan": 1024},
+}
+"""Largest values in a checkpoint, well beyond any published model; of Pi0Config, of what follows from it, of
+Pi0Processor."""
 
 
 @dataclass(frozen=True)
@@ -85,17 +93,12 @@ class Pi0Config:
     steps: int = 10
 
     def __post_init__(self) -> None:
-        sizes = {name: value for name, value in vars(self).items() if name != "stem"}
-        check_sizes(sizes)
-        # Far beyond any published model: a damaged header must not build layers, or take steps, for hours.
-        check_sizes({name: sizes[name] for name in ("vision_depth", "depth", "horizon", "steps")}, most=1000)
+        check_sizes({**vars(self), "stem": len(self.stem)}, _MOST)
         for number, convolution in enumerate(self.stem):
             check_sizes(dict(zip((f"stem[{number}] {each}" for each in _STEM), convolution, strict=True)))
-        if not self.stem or self.stem[-1][0] != self.vision_width or self.tokens_per_view < 1:
-            raise ValueError(
-                f"the stem {self.stem} must end at vision_width {self.vision_width} and leave tokens of an image of "
-                f"{self.image_size} pixels"
-            )
+        check_sizes({"tokens_per_view": self.tokens_per_view}, _MOST)
+        if self.stem[-1][0] != self.vision_width:
+            raise ValueError(f"the stem {self.stem} must end at vision_width {self.vision_width}")
         if self.vision_width % self.vision_heads or self.head_dim % 2 or self.expert_width % 2:
             raise ValueError(
                 f"vision_heads {self.vision_heads} must divide vision_width {self.vision_width}, and head_dim "
@@ -318,12 +321,17 @@ class Pi0Processor:
         processing.check_statistics("state", self.state_mean, self.state_std)
         processing.check_statistics("action", self.action_mean, self.action_std)
         channels = len(self.action_mean)
-        if not self.gripper or not all(0 <= g < channels for g in self.gripper):
-            raise ValueError(f"gripper must name some of the {channels} action channels, got {self.gripper}")
+        named = set(self.gripper)
+        if not named or len(named) < len(self.gripper) or not named < set(range(channels)):
+            raise ValueError(
+                f"gripper must name some of the {channels} action channels, each once, and not all, got {self.gripper}"
+            )
         if self.relative and len(self.state_mean) < channels:
             raise ValueError(f"relative actions need {channels} state channels, got {len(self.state_mean)}")
-        check_sizes({"image_size": self.image_size, "max_tokens": self.max_tokens, "replan": self.replan}, most=10_000)
-        check_sizes({"cameras": len(self.cameras), "words": len(self.words)})
+        sizes = {"image_size": self.image_size, "max_tokens": self.max_tokens, "replan": self.replan}
+        check_sizes({**sizes, "cameras": len(self.cameras), "words": len(self.words)}, _MOST)
+        if len(set(self.cameras)) < len(self.cameras):
+            raise ValueError(f"cameras must differ, got {self.cameras}")
 
     @property
     def continuous(self) -> list[int]:
@@ -360,10 +368,10 @@ class Pi0Processor:
         """Returns model inputs of batch 1, float32 on the CPU.
 
         Raises:
-            ObservationError: A camera is missing, an image or the state has the wrong shape, or a value is not finite.
+            ObservationError: An entry is missing or of another type or shape, or a value is not finite.
         """
         state = processing.checked_state(observation, len(self.state_mean))
-        tokens = torch.tensor([self.tokenize(observation["instruction"])])
+        tokens = torch.tensor([self.tokenize(processing.checked_instruction(observation))])
         images = processing.views(observation, self.cameras, self.image_size, self.mirror)
         return Inputs(
             images=processing.pixels(torch.from_numpy(images)[None]),

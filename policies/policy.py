@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from . import checkpoint
 from .families import family, shipped_policies
 from .model import FlowModel
 from .processing import Processor
+from .weights import JAX, CheckpointError, is_jax
+
+_HUB = re.compile(r"[\w.-]+/[\w.-]+")
 
 IN_FOLDER = "policy.safetensors"
 """The checkpoint in a folder that is a policy; ``replan train`` writes it under this name."""
@@ -53,16 +57,24 @@ def policy_path(name: str | Path) -> Path:
     try:
         is_file, is_folder = path.is_file(), path.is_dir()
     except OSError as error:  # a name that is too long for a path, for example
-        raise checkpoint.CheckpointError(f"{str(name)[:80]!r} cannot be a policy: {error.strerror}") from error
+        raise CheckpointError(f"{str(name)[:80]!r} cannot be a policy: {error.strerror}") from error
     if is_file:
         return path
-    if is_folder:
-        if (path / IN_FOLDER).is_file():
-            return path / IN_FOLDER
-        raise checkpoint.CheckpointError(f"the folder {path} is not a policy: it contains no {IN_FOLDER}")
-    raise checkpoint.CheckpointError(
-        f"unknown policy {str(name)!r}: no such file or folder, and known by name are {', '.join(sorted(shipped))}"
-    )
+    if not is_folder:
+        hub = "; nothing is downloaded: fetch a Hub id and name the file" if _HUB.fullmatch(str(name)) else ""
+        raise CheckpointError(
+            f"unknown policy {str(name)!r}: no such file or folder{hub}, and known by name are "
+            f"{', '.join(sorted(shipped))}"
+        )
+    if (path / IN_FOLDER).is_file():
+        return path / IN_FOLDER
+    if any((path / file).exists() for file in ("model.safetensors", "model.safetensors.index.json")):
+        reason = checkpoint.PUBLISHED
+    elif is_jax(path):
+        reason = JAX
+    else:
+        reason = f"it contains no {IN_FOLDER}"
+    raise CheckpointError(f"the folder {path} is not a policy: {reason}")
 
 
 def bundled_policies() -> list[str]:
@@ -76,7 +88,8 @@ def read_processor(path: Path, header: checkpoint.Header) -> Processor:
     Raises:
         CheckpointError: The file is not a policy's checkpoint, or the conventions contradict each other.
     """
-    return _part(path, family(header.kind).processor, header.processor)
+    with checkpoint.about(path):
+        return checkpoint.from_plain(family(header.kind).processor, header.processor)
 
 
 def load_policy(name: str | Path, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu") -> Policy:
@@ -92,28 +105,18 @@ def load_policy(name: str | Path, dtype: torch.dtype = torch.float32, device: st
     """
     path = policy_path(name)
     header = checkpoint.read_header(path)
-    kind = family(header.kind)
-    config = _part(path, kind.config, header.config)
-    processor = read_processor(path, header)
-    try:
+    with checkpoint.about(path):
+        kind = family(header.kind)
+        config = checkpoint.from_plain(kind.config, header.config)
+        processor = checkpoint.from_plain(kind.processor, header.processor)
         processor.check(config)
-    except ValueError as error:
-        raise checkpoint.CheckpointError(f"{path}: {error}") from error
-    with torch.device("meta"):  # no memory is taken before the file has been found to fit
-        model = kind.model(config)
-    checkpoint.load_weights(path, model)
-    model.requires_grad_(False).eval().to(device, dtype)
+        with torch.device("meta"):  # no memory is taken before the file has been found to fit
+            model = kind.model(config)
+    checkpoint.load_weights(path, model, dtype)
+    model.requires_grad_(False).eval().to(device)
     return Policy(policy_name(path), path, model, processor, header.card)
 
 
 def policy_name(path: Path) -> str:
     """Returns the name of a policy in results: its file's, or its folder's where the file has the name of all."""
     return path.parent.name if path.name == IN_FOLDER else path.stem
-
-
-def _part(path: Path, kind: type[Any], values: dict[str, Any]) -> Any:
-    """Rebuilds a part of the header, naming the file where it cannot be."""
-    try:
-        return checkpoint.from_plain(kind, values)
-    except ValueError as error:
-        raise checkpoint.CheckpointError(f"{path}: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
     from .model import Inputs
 
 UNKNOWN = "<unk>"
+
+LARGEST = 1e6
+"""Largest size of a statistic; its inverse is the smallest standard deviation."""
+
+MOST_ENLARGED = 8
+"""A side of an image below this part of what the policy sees is a mistake: nothing of a scene is left on it."""
 
 
 class ObservationError(ValueError):
@@ -80,12 +87,20 @@ class Processor(Protocol):
 
 
 def check_statistics(name: str, mean: Sequence[float], std: Sequence[float]) -> None:
-    """Raises ValueError unless mean and standard deviation are finite, of one length, and the latter above zero."""
-    if not mean or len(mean) != len(std) or not (np.isfinite([*mean, *std]).all() and min(std) > 0):
+    """Raises ValueError unless mean and standard deviation are of one length and of a size that float32 can use.
+
+    The limits are far from any unit of a robot: they keep (x - mean) / std from overflowing and from vanishing.
+    """
+    if not mean or len(mean) != len(std):
         raise ValueError(
-            f"{name}_mean and {name}_std must be finite and of one length above 0, {name}_std above zero, got "
-            f"{len(mean)} and {len(std)} values"
+            f"{name}_mean and {name}_std must be of one length above 0, got {len(mean)} and {len(std)} values"
         )
+    for kind, values, least in ((f"{name}_mean", np.abs(mean), 0.0), (f"{name}_std", np.array(std), 1 / LARGEST)):
+        inside = (values >= least) & (values <= LARGEST)  # not a number is not inside
+        if not inside.all():
+            channel = int(inside.argmin())
+            value = (mean if kind.endswith("mean") else std)[channel]
+            raise ValueError(f"{kind}[{channel}] must be from {least:g} to {LARGEST:g} in size, got {value}")
 
 
 def incompatibilities(
@@ -106,16 +121,49 @@ def incompatibilities(
     ]
 
 
-def checked_state(observation: Mapping[str, Any], width: int) -> np.ndarray:
-    """Returns the observation's state, float32 [width].
+def entry(observation: Mapping[str, Any], key: str) -> Any:
+    """Returns an entry of an observation.
 
     Raises:
-        ObservationError: It has another shape, or holds a value that is not finite.
+        ObservationError: The observation has no such entry, or is no mapping.
     """
-    state = np.asarray(observation["state"], np.float32)
-    if state.shape != (width,) or not np.isfinite(state).all():
+    if not isinstance(observation, Mapping):
+        raise ObservationError(f"an observation must be a dict, got {type(observation).__name__}")
+    if key not in observation:
+        raise ObservationError(f"the observation lacks {key!r}; it has {sorted(map(str, observation))}")
+    return observation[key]
+
+
+def checked_state(observation: Mapping[str, Any], width: int) -> np.ndarray:
+    """Returns a copy of the observation's state, float32 [width].
+
+    Raises:
+        ObservationError: It is missing, no array of real numbers or of another shape, or a value is not finite.
+    """
+    value = entry(observation, "state")
+    try:
+        state = np.array(value)
+    except ValueError as error:  # lists of several lengths
+        raise ObservationError(f"the state must be {width} finite numbers, got {value!r}") from error
+    if state.shape != (width,) or state.dtype.kind not in "fiu":
+        raise ObservationError(f"the state must be {width} finite numbers, got {state.dtype} {list(state.shape)}")
+    with np.errstate(over="ignore"):  # an overflow is what the next line is about
+        state = state.astype(np.float32)
+    if not np.isfinite(state).all():
         raise ObservationError(f"the state must be {width} finite numbers, got {state.tolist()}")
     return state
+
+
+def checked_instruction(observation: Mapping[str, Any]) -> str:
+    """Returns the observation's instruction.
+
+    Raises:
+        ObservationError: It is missing or no text.
+    """
+    instruction = entry(observation, "instruction")
+    if not isinstance(instruction, str):
+        raise ObservationError(f"the instruction must be a text, got {type(instruction).__name__}")
+    return instruction
 
 
 def pixels(images: Tensor) -> Tensor:
@@ -163,15 +211,19 @@ def views(observation: Mapping[str, Any], cameras: Sequence[str], size: int, mir
         mirror: Swaps left and right.
 
     Raises:
-        ObservationError: A camera is missing, or its image is not uint8 [H, W, 3].
+        ObservationError: A camera is missing, its image is not uint8 [H, W, 3], or it is so small that nothing of a
+            scene can be on it.
     """
     images = []
     for camera in cameras:
-        if camera not in observation:
-            raise ObservationError(f"the observation lacks camera {camera!r}; it has {sorted(observation)}")
-        image = np.asarray(observation[camera])
+        image = np.asarray(entry(observation, camera))
         if image.ndim != 3 or image.shape[2] != 3 or not image.size or image.dtype != np.uint8:
             raise ObservationError(f"camera {camera!r} must be uint8 [H, W, 3], got {image.dtype} {list(image.shape)}")
+        if min(image.shape[:2]) * MOST_ENLARGED < size:
+            raise ObservationError(
+                f"camera {camera!r} must have sides of at least {math.ceil(size / MOST_ENLARGED)} pixels for a policy "
+                f"that sees {size}, got {list(image.shape)}"
+            )
         image = fit(image, size)
         images.append(image[:, ::-1] if mirror else image)
     return np.stack(images)

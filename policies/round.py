@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .flow import Schedule
 from .model import Inputs, Prefix, Stages
 
 FULL = "full"
@@ -64,6 +65,7 @@ class Call:
         stages: How the model's stages run in this round: the BACKEND's, or the model's own.
         watch: The round's stopwatch.
         context: After the full path: what ``prefill`` returned, without the state.
+        schedule: After the full path: the denoising steps that were taken.
         chunk: After the full path: [1, H, A], normalised.
         extra: Numbers that a method reports for this round.
     """
@@ -78,6 +80,7 @@ class Call:
     stages: Stages
     watch: Stopwatch
     context: Any = None
+    schedule: Schedule | None = None
     chunk: Tensor | None = None
     extra: dict[str, float] = field(default_factory=dict)
 

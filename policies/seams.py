@@ -6,7 +6,8 @@ claims are disjoint; :class:`Methods` refuses any other pair and names the seam 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
@@ -33,7 +34,7 @@ class Method:
         claims: Seams whose arithmetic the method replaces.
         activity_counters: Counters each of which has to be above zero over a run; otherwise the method did nothing and
             its row is marked NOT ACTIVE.
-        routes: Routes that its rounds may take.
+        routes: Routes that its rounds may take; they may depend on its options.
         requires: Type of context that the model must produce; None if any will do.
         ordered: Whether the method learns across episodes. Its episodes then run in one fixed order in one process.
     """
@@ -41,7 +42,7 @@ class Method:
     name: ClassVar[str] = "dense"
     claims: ClassVar[frozenset[Seam]] = frozenset()
     activity_counters: ClassVar[tuple[str, ...]] = ()
-    routes: ClassVar[tuple[str, ...]] = (FULL,)
+    routes: tuple[str, ...] = (FULL,)
     requires: ClassVar[type | None] = None
     ordered: ClassVar[bool] = False
 
@@ -120,6 +121,48 @@ class Method:
         raise NotImplementedError
 
 
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Turns whatever the block raises into a ValueError: a method may be anybody's code.
+
+    Args:
+        what: What failed, as the beginning of a sentence; a ValueError of the block is a sentence already.
+
+    Raises:
+        ValueError: The block raises anything but an interrupt from the keyboard.
+    """
+    try:
+        yield
+    except ValueError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{what}: its code raises {type(error).__name__}: {error}") from error
+
+
+def _check_declarations(method: Method) -> None:
+    """Raises ValueError unless a method declares itself in the types that readers of its attributes expect."""
+    texts = {"activity_counters": method.activity_counters, "routes": method.routes}
+    if not isinstance(method.claims, (set, frozenset)) or not all(isinstance(seam, Seam) for seam in method.claims):
+        raise ValueError(f"{method.name!r} must have a set of seams as claims, got {method.claims!r}")
+    for name, value in texts.items():
+        if not isinstance(value, tuple) or not all(isinstance(text, str) for text in value):
+            raise ValueError(f"{method.name!r} must have a tuple of texts as {name}, got {value!r}")
+
+
+def needed_files(method: Method, policy: Path) -> list[Path]:
+    """Returns the files that a method needs besides the policy's.
+
+    Raises:
+        ValueError: Its code fails, or it names something else than files.
+    """
+    with naming(f"the files of the method {method.name!r} cannot be named"):
+        paths = list(method.files(policy))
+    for path in paths:
+        if not isinstance(path, Path) or path.is_dir():
+            raise ValueError(f"{method.name!r} must name files that it needs, got {path!r}")
+    return paths
+
+
 class Methods:
     """Methods that act together, composed once.
 
@@ -127,13 +170,14 @@ class Methods:
         methods: Methods with disjoint claims; none is dense.
 
     Raises:
-        ValueError: Two methods claim the same seam.
+        ValueError: Two methods claim the same seam, or one declares itself in another type than it should.
     """
 
     def __init__(self, methods: Iterable[Method] = ()) -> None:
         self.all = tuple(methods)
         self.owner: dict[Seam, Method] = {}
         for method in self.all:
+            _check_declarations(method)
             for seam in sorted(method.claims):
                 if seam in self.owner:
                     raise ValueError(
@@ -150,7 +194,7 @@ class Methods:
 
         Raises:
             ValueError: A claimed seam is not offered by the policy's model, a method requires another kind of context,
-                or a method refuses the policy.
+                or a method refuses the policy or fails.
         """
         model = policy.model
         for seam, method in self.owner.items():
@@ -165,11 +209,13 @@ class Methods:
                     f"{method.name!r} requires a context of the kind {method.requires.__name__}, and the model of "
                     f"{policy.name} produces a {model.context.__name__}"
                 )
-            method.attach(policy)
-        self.prefill_ops = self._join(Seam.PREFILL_ROWS, Seam.PREFILL_FFN, [m.prefill_ops() for m in self.all])
-        self.step_ops = self._join(Seam.STEP_ROWS, Seam.STEP_FFN, [m.step_ops() for m in self.all])
-        backend = self.owner.get(Seam.BACKEND)
-        self.stages = backend.stages(model, self.prefill_ops, self.step_ops) if backend else model.stages()
+            with naming(f"the method {method.name!r} cannot be attached to {policy.name}"):
+                method.attach(policy)
+        with naming(f"the stages of {policy.name} cannot be replaced"):
+            self.prefill_ops = self._join(Seam.PREFILL_ROWS, Seam.PREFILL_FFN, [m.prefill_ops() for m in self.all])
+            self.step_ops = self._join(Seam.STEP_ROWS, Seam.STEP_FFN, [m.step_ops() for m in self.all])
+            backend = self.owner.get(Seam.BACKEND)
+            self.stages = backend.stages(model, self.prefill_ops, self.step_ops) if backend else model.stages()
 
     def begin(self) -> None:
         """Starts an episode."""

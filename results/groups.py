@@ -1,6 +1,6 @@
 """Episodes gathered by what they measure, after making sure that they may be compared at all.
 
-What is measured is told by content: digests of code and weights, the durations behind a latency's name. Names of
+What is measured is known by content: digests of code and weights, the durations behind a latency's name. Names of
 policies and latencies are labels.
 """
 
@@ -11,13 +11,14 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from .schema import EpisodeRow, Run
 from .store import Store
 
 BASELINE = "dense"
-MEANING = ("harness", "latency")  # fields of Run.identity: what a row's clock and latency stand for
+CODE = ("suite", "policy", "method")  # parts of the code that decide an episode
 SHOWN = 6  # hex digits of a digest in a label
 
 
@@ -36,22 +37,6 @@ class ManifestMismatch(ValueError):
             f"cell {one.cell} ({one.suite}, {one.task}, init state {one.init_state}, seed {one.seed}) is not the same"
             f" episode in all runs: {field} is {values[0]!r} for {one.method} and {values[1]!r} for {other.method}."
             " Measure both with the same version of the suite."
-        )
-
-
-class CheckpointMismatch(ValueError):
-    """One name of a method's file, such as a draft, stands for different weights in different runs.
-
-    Attributes:
-        file: The name.
-    """
-
-    def __init__(self, file: str, hashes: Iterable[str]):
-        self.file = file
-        listed = " and ".join(sorted(hashes))
-        super().__init__(
-            f"the file {file!r} of a method has weights {listed} in these runs; show runs of the same weights, or use"
-            " `replan compare` for two"
         )
 
 
@@ -85,7 +70,8 @@ class Group:
         dtype: Precision of the policy.
         device: ``cpu`` or ``cuda``; names of devices are in the rows.
         method: Method as the user wrote it.
-        code: Digests of the source code behind the episodes, by part; empty where it was not recorded.
+        code: Digests of the source code behind the episodes, by part; empty unless all parts were recorded.
+        files: Digest of the files of policy and method, such as a draft; empty where it was not recorded.
         version: What tells this version from others of the method under the same condition; empty where there is one.
         condition: Content of everything but method and code.
         world: Content of suite and policy code, or the run directory where code was not recorded. Rows are compared
@@ -108,6 +94,7 @@ class Group:
     device: str
     method: str
     code: dict[str, str]
+    files: str
     version: str
     condition: tuple[Any, ...]
     world: tuple[str, str]
@@ -141,24 +128,18 @@ def groups(stores: Iterable[Store]) -> list[Group]:
 
     Raises:
         ManifestMismatch: A cell is not the same episode everywhere, though the suite's code is the same.
-        CheckpointMismatch: A name of a method's file stands for different weights.
-        MeasurementMismatch: A latency stands for different durations, or the harness has changed between runs.
+        MeasurementMismatch: A latency's name stands for different durations.
     """
     gathered: dict[tuple[Any, ...], dict[str, list[tuple[EpisodeRow, Store]]]] = {}
-    meanings: dict[tuple[str, str, str], Any] = {}
-    runs, policies = [], set()
+    latencies: dict[tuple[str, str], Any] = {}
     for store in stores:
-        runs += store.runs
         for row in store.episodes():
-            policies.add(row.policy)
-            for name in MEANING:
-                value = getattr(store.run.identity, name)
-                first = meanings.setdefault((row.clock, row.latency, name), value)
-                if first != value:
-                    raise MeasurementMismatch(row, f"identity.{name}", (first, value))
-            measured = (_condition(row, store), _world(row, store), row.method, row.code.get("method", ""))
+            latency = store.run.identity.latency
+            first = latencies.setdefault((row.clock, row.latency), latency)
+            if first != latency:
+                raise MeasurementMismatch(row, "identity.latency", (first, latency))
+            measured = (_condition(row, store), _world(row, store), row.method, *_version(row, store))
             gathered.setdefault(measured, {}).setdefault(row.key, []).append((row, store))
-    _check_files(runs, policies)
     # Also those of repeats, which are left out below: a repeat has to be the same episode.
     by_suite_code: dict[str, list[EpisodeRow]] = {}
     for (_, world, *_), measurements in gathered.items():
@@ -171,22 +152,32 @@ def groups(stores: Iterable[Store]) -> list[Group]:
 
 def _condition(row: EpisodeRow, store: Store) -> tuple[Any, ...]:
     identity = store.run.identity
-    latency = row.latency
-    # The identity is that of the latency which the run's specification names; the oldest runs have none.
-    if identity.latency is not None and store.run.spec.get("latency") == row.latency:
-        latency = json.dumps(identity.latency, sort_keys=True)
+    # The oldest runs do not say what their latency's name stands for.
+    latency = row.latency if identity.latency is None else json.dumps(identity.latency, sort_keys=True)
     settings = tuple(sorted(row.settings.items()))
     return (row.suite, row.weights or row.policy, row.clock, latency, settings, row.dtype, row.device_kind)
 
 
 def _world(row: EpisodeRow, store: Store) -> tuple[str, str]:
-    if not row.code:
+    if not _recorded(row):
         return ("", str(store.path.parent))
-    made_of = store.run.identity.fingerprints.get(row.suite)
-    suite = row.code.get("suite", "")
+    made_of = dict(store.run.identity.fingerprints.get(row.suite, {}))
+    made_of.pop("code", None)  # of the run's first start; the row knows its own
+    suite = row.code["suite"]
     if made_of:
         suite = hashlib.sha256(json.dumps([suite, made_of], sort_keys=True).encode()).hexdigest()
-    return (suite, row.code.get("policy", ""))
+    return (suite, row.code["policy"])
+
+
+def _version(row: EpisodeRow, store: Store) -> tuple[str, str]:
+    """Digests of the method's code, and of the files of policy and method; empty where not recorded."""
+    files = store.run.identity.files.get(row.suite, {}).get(row.method, "")
+    return (row.code["method"], files) if _recorded(row) else ("", "")
+
+
+def _recorded(row: EpisodeRow) -> bool:
+    """Whether the row says which code played it. A digest is empty where the source could not be read."""
+    return all(row.code.get(part) for part in CODE)
 
 
 def check_manifests(rows: Iterable[EpisodeRow]) -> None:
@@ -217,7 +208,7 @@ def natural(text: str) -> list[tuple[int, float, str]]:
 
 
 def _group(measured: tuple[Any, ...], measurements: dict[str, list[tuple[EpisodeRow, Store]]]) -> Group:
-    condition, world, *_ = measured
+    condition, world, _, _, files = measured
     done: dict[str, EpisodeRow] = {}
     keys: dict[str, str] = {}
     errors = []
@@ -248,7 +239,8 @@ def _group(measured: tuple[Any, ...], measurements: dict[str, list[tuple[Episode
         dtype=any_row.dtype,
         device=any_row.device_kind,
         method=any_row.method,
-        code=any_row.code,
+        code=any_row.code if _recorded(any_row) else {},
+        files=files,
         version="",
         condition=condition,
         world=world,
@@ -263,47 +255,34 @@ def _group(measured: tuple[Any, ...], measurements: dict[str, list[tuple[Episode
 
 def _labelled(gathered: list[Group]) -> list[Group]:
     """Gives groups the first name of their policy and latency, and a version where only code tells them apart."""
-    policies: dict[str, str] = {}
+    policies: dict[tuple[str, str], str] = {}
     latencies: dict[str, str] = {}
     versions: dict[tuple[Any, ...], list[Group]] = {}
     for group in gathered:
-        policies.setdefault(group.condition[1], group.policy)
+        policies.setdefault(group.condition[:2], group.policy)
         latencies.setdefault(group.condition[3], group.latency)
         versions.setdefault((group.condition, group.method), []).append(group)
-    names = list(policies.values())
     labelled = []
     for group in gathered:
-        policy = policies[group.condition[1]]
-        if names.count(policy) > 1:
+        policy = policies[group.condition[:2]]
+        if sum(suite == group.suite and name == policy for (suite, _), name in policies.items()) > 1:
             policy += f" @{group.weights[:SHOWN]}"
-        version = _version(group, versions[group.condition, group.method])
+        version = _version_label(group, versions[group.condition, group.method])
         labelled.append(replace(group, policy=policy, latency=latencies[group.condition[3]], version=version))
     return labelled
 
 
-def _version(group: Group, versions: list[Group]) -> str:
+def _version_label(group: Group, versions: list[Group]) -> str:
+    """Beginnings of the digests that tell a version from others: of the method's code, or of what is named."""
     if len(versions) == 1:
         return ""
     if not group.code:
-        return f"in {group.world[1].rpartition('/')[2]}"
-    suite, policy = group.world
-    parts = {"": group.code.get("method", ""), "suite": suite, "policy": policy}
-    others = [(each.code.get("method", ""), *each.world) for each in versions if each.code]
-    differing = [
-        f"{part}@{digest[:SHOWN]}"
-        for (part, digest), values in zip(parts.items(), zip(*others, strict=True), strict=True)
-        if len(set(values)) > 1
-    ]
-    return " ".join(differing) or f"@{parts[''][:SHOWN]}"
-
-
-def _check_files(runs: Iterable[Run], policies: set[str]) -> None:
-    """Compares files of methods. A policy's own weights are part of what was measured, and tell rows apart."""
-    first: dict[str, str] = {}
-    for run in runs:
-        for file, sha256 in run.checkpoints.items():
-            if file not in policies and first.setdefault(file, sha256) != sha256:
-                raise CheckpointMismatch(file, {first[file], sha256})
+        return f"in {Path(group.world[1]).name}"
+    names = ("", "files", "suite", "policy")
+    digests = [(each.code["method"], each.files, *each.world) for each in versions if each.code]
+    own = (group.code["method"], group.files, *group.world)
+    differing = [i for i, values in enumerate(zip(*digests, strict=True)) if len(set(values)) > 1] or [0]
+    return " ".join(f"{names[i]}@{own[i][:SHOWN]}" for i in differing)
 
 
 def _order(group: Group) -> Any:

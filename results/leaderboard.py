@@ -122,7 +122,6 @@ def board(stores: Iterable[Store], *, allow_mixed: bool = False) -> list[Row]:
 
     Raises:
         ManifestMismatch: A cell is not the same episode everywhere (see :mod:`.groups`).
-        CheckpointMismatch: A name of a method's file stands for different weights in different runs.
         MeasurementMismatch: A latency stands for different durations in different runs.
         CodeMismatch: The only baseline on a row's cells was played by other code (see :mod:`.pairs`).
     """

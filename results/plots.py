@@ -94,11 +94,12 @@ def latency(groups: Sequence[Group], colours: dict[str, str]) -> str:
     durations: dict[tuple[str, str], list[float]] = {}
     for group in groups:
         for round in measured_rounds(group.done.values()):
-            durations.setdefault((group.method, round.route), []).append(max(round.host_ns, 1) / 1e6)
+            durations.setdefault((group.label, round.route), []).append(max(round.host_ns, 1) / 1e6)
     if not durations:
         return ""
-    every = [(group.method, round.route) for group in groups for row in group.done.values() for round in row.rounds]
+    every = [(group.label, round.route) for group in groups for row in group.done.values() for round in row.rounds]
     rounds, by_method = Counter(every), Counter(method for method, _ in every)
+    colours = {group.label: colours[group.method] for group in groups}
     low = min(min(values) for values in durations.values()) / 1.15
     high = max(max(values) for values in durations.values()) * 1.15
     bins = np.geomspace(low, high, 90)
@@ -278,8 +279,9 @@ def action_error(groups: Sequence[Group], colours: dict[str, str]) -> str:
     for group in groups:
         for episode in group.done.values() if group.method != BASELINE else ():
             measured = [round.action_error for round in episode.rounds if round.action_error is not None]
-            errors.setdefault(group.method, []).extend(measured)
+            errors.setdefault(group.label, []).extend(measured)
     errors = {method: values for method, values in errors.items() if values}
+    colours = {group.label: colours[group.method] for group in groups}
     if not errors:
         return ""
     right = max(float(np.percentile(values, 99)) for values in errors.values()) * 1.05 or 1e-6

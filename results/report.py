@@ -32,7 +32,6 @@ def render(stores: Iterable[Store], title: str = "Leaderboard", *, allow_mixed: 
 
     Raises:
         ManifestMismatch: The runs must not be compared (see :mod:`.groups`).
-        CheckpointMismatch: A name of a method's file stands for different weights.
         MeasurementMismatch: A latency stands for different durations.
         CodeMismatch: The only baseline on a row's cells was played by other code.
     """
@@ -116,7 +115,9 @@ def _figures(rows: list[Row], gathered: list[Group], colours: dict[str, str]) ->
         rest = [name for name in varying(having) if name != setting]
 
         def line_of(row: Row, rest: list[str] = rest) -> tuple[str, str]:
-            return row.method, ", ".join(condition(row).get(name, "any") for name in rest)
+            return row.method, ", ".join(
+                filter(None, [row.version, *(condition(row).get(name, "any") for name in rest)])
+            )
 
         caption = "Bars are 95 % intervals, a little apart so that they do not hide each other."
         figures.append((f"Success against {setting}", caption, plots.sweep(having, setting, line_of, colours)))

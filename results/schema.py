@@ -158,14 +158,15 @@ class RunIdentity:
     """What the names in a run's specification stand for. A run is resumed only under an equal one.
 
     Attributes:
-        harness: Version of the harness: what an episode is.
         latency: The durations behind the latency source's name, as JSON values.
-        fingerprints: For each suite that is made of more than this package, versions and digests by name.
+        fingerprints: For each suite, versions and digests of what it is made of, by name; ``code`` is the digest of its
+            source together with the harness's part of an episode.
+        files: For each suite, the digest of the files of its policy with each method, by method.
     """
 
-    harness: int
     latency: Any
     fingerprints: dict[str, dict[str, str]] = field(default_factory=dict)
+    files: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,8 @@ class Run:
 
     Attributes:
         spec: The evaluation's specification, as plain values: everything that can change a result, and nothing that
-            cannot (such as the number of workers), since a run is resumed only under an equal one.
+            cannot (such as the number of workers), since a run is resumed only under an equal one. Not the names of the
+            policy and of the latency source: what they stand for is in ``identity``.
         identity: What the names in the specification stand for.
         activity_counters: For each method, the counters that prove that it acted: one that stays at zero in every
             episode makes the row ``NOT ACTIVE``.

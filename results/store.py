@@ -84,7 +84,7 @@ EPISODE_COLUMNS = [f.name for f in fields(EpisodeRow) if f.name != "rounds"]
 ROUND_COLUMNS = [f.name for f in fields(RoundRow)]
 JSON_COLUMNS = {"code", "settings", "manifest", "counters", "stages_ns", "extra"}
 BOOLEANS = {"success", "success_at_end", "warmup"}  # which SQLite keeps as 0 and 1
-COMPARED = ("spec", "identity", "activity_counters", "checkpoints")  # fields of a Run that a resumed one must equal
+COMPARED = ("spec", "identity", "activity_counters")  # fields of a Run that a resumed one must equal
 REFUSALS = (sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError, TypeError, ValueError)
 
 
@@ -108,7 +108,7 @@ class SpecMismatch(StoreError):
     """A run directory holds another run than the one that should be resumed.
 
     Attributes:
-        fields: Dotted names of the fields that differ, such as ``spec.episodes`` or ``identity.harness``.
+        fields: Dotted names of the fields that differ, such as ``spec.episodes`` or ``identity.latency``.
     """
 
     def __init__(self, directory: Path, differences: dict[str, tuple[Any, Any]]):

@@ -77,12 +77,18 @@ def _device(run: dict[str, Any]) -> str:
 
 def _add_code_and_weights(connection: sqlite3.Connection) -> None:
     """3 to 4: code and weights of rows; an exception or a time-out of the policy is a failure like a refused action."""
-    (run,) = connection.execute("SELECT run FROM runs ORDER BY id").fetchone() or ("{}",)
+    runs = {number: json.loads(run) for number, run in connection.execute("SELECT id, run FROM runs ORDER BY id")}
+    for number, run in runs.items():
+        spec = {name: value for name, value in run["spec"].items() if name not in ("policy", "latency")}
+        identity = {name: value for name, value in run["identity"].items() if name != "harness"}
+        plain = run | {"spec": spec, "identity": identity}
+        connection.execute("UPDATE runs SET run = ? WHERE id = ?", (json.dumps(plain, sort_keys=True), number))
     connection.execute("ALTER TABLE episodes RENAME COLUMN refused TO failure")
     # Which code measured an older episode is known as a commit at best, and not for a tree with changes: left empty.
     connection.execute("ALTER TABLE episodes ADD COLUMN code TEXT NOT NULL DEFAULT '{}'")
     connection.execute("ALTER TABLE episodes ADD COLUMN weights TEXT NOT NULL DEFAULT ''")
-    for policy, digest in json.loads(run).get("checkpoints", {}).items():
+    # A run was resumed only with equal files, so those of the first start are those of every row.
+    for policy, digest in next(iter(runs.values()), {}).get("checkpoints", {}).items():
         connection.execute("UPDATE episodes SET weights = ? WHERE policy = ?", (digest, policy))
 
 

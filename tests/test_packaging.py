@@ -114,11 +114,18 @@ def test_wheel_holds_every_module_and_data_file(wheel: Path) -> None:
     assert stray == set()
 
 
+CODE = (
+    "from replan.envs import SUITES; from replan.eval.registry import Registry; registry = Registry(); "
+    "print(*map(registry.suite_code, SUITES.values()), registry.policy('pi0-tiny').code, "
+    "registry.method('flash', 'pi0-tiny').code, sep=chr(10))"
+)
+
+
 def test_wheel_imports_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path)
     # -S leaves the editable install out; the dependencies are put back by hand.
     site = [path for path in sys.path if path.endswith("site-packages")]
-    code = "import replan.envs, replan.results.schema as schema; print(schema.__file__)"
+    code = f"import replan.results.schema as schema; print(schema.__file__); {CODE}"
     done = subprocess.run(
         [sys.executable, "-S", "-c", code],
         cwd=tmp_path,
@@ -128,7 +135,11 @@ def test_wheel_imports_without_the_checkout(wheel: Path, tmp_path: Path) -> None
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert Path(done.stdout.strip()) == tmp_path / "replan/results/schema.py"
+    file, *digests = done.stdout.splitlines()
+    assert Path(file) == tmp_path / "replan/results/schema.py"
+    # It knows which code it is: its runs are compared with those of the checkout.
+    here = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
+    assert digests == here.stdout.splitlines()
 
 
 def test_package_list_names_every_package_once() -> None:

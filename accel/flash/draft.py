@@ -42,7 +42,9 @@ class DraftConfig:
     horizon: int
 
     def __post_init__(self) -> None:
-        checkpoint.check_sizes(asdict(self))
+        checkpoint.check_sizes(asdict(self), {"heads": 256, "horizon": 1000})
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim must be even, got {self.head_dim}")
 
     @staticmethod
     def upgrade(values: dict[str, Any]) -> dict[str, Any]:
@@ -125,8 +127,13 @@ def save_draft(path: Path, draft: Draft, card: dict[str, object], policy: Path) 
     checkpoint.save(path, checkpoint.Header(KIND, asdict(draft.config), {}, card), draft)
 
 
-def load_draft(path: Path, policy: Path) -> Draft:
+def load_draft(path: Path, policy: Path, dtype: torch.dtype = torch.float32) -> Draft:
     """Loads the draft that was trained for exactly this policy.
+
+    Args:
+        path: The draft's file.
+        policy: The policy's file.
+        dtype: Precision of the weights.
 
     Raises:
         CheckpointError: There is none, it is damaged, or it was trained for other weights.
@@ -138,11 +145,7 @@ def load_draft(path: Path, policy: Path) -> Draft:
         raise checkpoint.CheckpointError(
             f"the draft {path} was trained for other weights than {policy}; train it again with replan train-draft"
         )
-    try:
-        config = checkpoint.from_plain(DraftConfig, header.config)
-    except checkpoint.CheckpointError as error:
-        raise checkpoint.CheckpointError(f"{path}: {error}") from error
-    with torch.device("meta"):
-        draft = Draft(config)
-    checkpoint.load_weights(path, draft)
+    with checkpoint.about(path), torch.device("meta"):
+        draft = Draft(checkpoint.from_plain(DraftConfig, header.config))
+    checkpoint.load_weights(path, draft, dtype)
     return draft.requires_grad_(False).eval()

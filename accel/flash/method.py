@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,11 @@ from ...policies.model import DENSE, Context, Inputs
 from ...policies.policy import Policy
 from ...policies.round import Call, Proposal
 from ...policies.seams import Method, Seam
+from ...policies.weights import CheckpointError
 from .draft import Draft, draft_path, load_draft
+
+MOST_POINTS = 32
+"""Verification is one batch of as many branches; the paper has 4 at most."""
 
 
 class Verdict(NamedTuple):
@@ -44,6 +49,9 @@ class Flash(Method):
             against a stale context cannot see a camera fail.
         reject: ``now`` runs the full path in the round that rejects (the paper); ``next`` executes the first action of
             the draft and runs it in the next round (the authors' public code).
+        verify: ``always`` verifies every draft (the paper); ``unless_switching`` saves the verification of a draft that
+            switches the gripper, which the full path replaces whatever verification says. The actions are the same.
+            Such a round takes the route ``unverified``, since it costs less than a fallback.
 
     Raises:
         ValueError: An option is out of range.
@@ -52,7 +60,6 @@ class Flash(Method):
     name = "flash"
     claims = frozenset({Seam.ROUND})
     activity_counters = ("flash_rounds",)
-    routes = ("full", "flash", "fallback")
 
     def __init__(
         self,
@@ -63,15 +70,20 @@ class Flash(Method):
         max_age: int = 60,
         blind: float = 0.25,
         reject: str = "now",
+        verify: str = "always",
     ) -> None:
         if not delta >= 0:
             raise ValueError(f"delta must be at least 0, got {delta}")
-        if not tau or not all(0 <= point < 1 for point in tau):
-            raise ValueError(f"tau must be points in [0, 1), got {tau}")
-        if min(refresh, max_age, blind) < 0:
+        if not 1 <= len(tau) <= MOST_POINTS or not all(0 <= point < 1 for point in tau):
+            raise ValueError(f"tau must be 1 to {MOST_POINTS} points in [0, 1), got {tau}")
+        if not all(each >= 0 for each in (refresh, max_age, blind)):
             raise ValueError(f"refresh, max_age and blind must be at least 0, got {refresh}, {max_age}, {blind}")
         if reject not in ("now", "next"):
             raise ValueError(f"reject must be 'now' or 'next', got {reject!r}")
+        if verify not in ("always", "unless_switching"):
+            raise ValueError(f"verify must be 'always' or 'unless_switching', got {verify!r}")
+        self.routes = ("full", "flash", "fallback") + ("unverified",) * (verify == "unless_switching")
+        self.always = verify == "always"
         self.delta, self.tau, self.refresh, self.gripper = delta, tau, refresh, gripper
         self.max_age, self.blind, self.reject = max_age, blind, reject
         self.draft: Draft | None = None
@@ -82,10 +94,19 @@ class Flash(Method):
         return [draft_path(policy)]
 
     def attach(self, policy: Policy) -> None:
-        """Loads the draft that lies next to the policy."""
+        """Loads the draft that lies next to the policy.
+
+        Raises:
+            CheckpointError: There is none, or it has other dimensions than the policy.
+        """
         self._policy = policy
-        model = policy.model
-        self.draft = load_draft(draft_path(policy.path), policy.path).to(model.device, model.dtype)
+        model, path = policy.model, draft_path(policy.path)
+        draft = load_draft(path, policy.path, model.dtype)
+        own = asdict(draft.config)
+        if misfits := {name: value for name, value in own.items() if getattr(model.config, name, value) != value}:
+            wanted = {name: getattr(model.config, name) for name in misfits}
+            raise CheckpointError(f"{path} is a draft with {misfits}, but {policy.path} has {wanted}")
+        self.draft = draft.to(model.device)
 
     def begin(self) -> None:
         """Forgets context and counters."""
@@ -106,14 +127,15 @@ class Flash(Method):
         with call.stage("draft"):
             chunk = self.draft(call.prefix, call.inputs.state)
         self._count["drafted"] += 1
-        if self._switches(call, chunk):
-            self._count["gripper_fallbacks"] += 1  # no verification could save it, so none is paid for
-            return Proposal(chunk, length=0, route="fallback")
+        switching = self._switches(call, chunk)
+        if switching and not self.always:
+            self._count["gripper_fallbacks"] += 1
+            return Proposal(chunk, length=0, route="unverified")
         with call.stage("verify"):
             verdict = self.verify(call, chunk)
             accepted = accepted_prefix(verdict.distance[:, : call.window], self.delta)
         call.extra["distance"] = float(verdict.distance[:, : call.window].max())
-        if self._switches(call, verdict.endpoints):
+        if switching or self._switches(call, verdict.endpoints):
             self._count["gripper_fallbacks"] += 1
             return Proposal(chunk, length=0, route="fallback", accepted=0, drafted=call.window)
         if accepted == 0:

@@ -27,7 +27,6 @@ def episode(
     observation, _ = env.reset(seed=seed, options={"task": task})
     before = int(rng.integers(*(POLICY_STEPS if policy else NOISE_STEPS)))
     observation, ended = lead_in(env, rng, observation, policy, before, NOISE)
-    env.cameras_on = True
     if ended is not None:
         return Labelled(success=bool(ended["success"]))
     plan, frames, info = env.expert_plan(), Labelled(), {"success": False}
@@ -39,6 +38,5 @@ def episode(
         observation, _, terminated, truncated, info = env.step(action)
         if terminated or truncated:
             break
-    env.cameras_on = True
     frames.success = bool(info["success"])
     return frames if frames.success else Labelled()

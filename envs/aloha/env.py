@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import mujoco
 import numpy as np
 from gymnasium import spaces
 
+from ..arguments import whole
+from ..rendering import Renderers, mujoco
 from ..world import LETTERS, CellEnv, digest
 from . import task as rules
 from .assets import DIGEST
@@ -32,7 +33,7 @@ class AlohaTransferCube(CellEnv):
         render_mode: ``rgb_array``, or None.
 
     Raises:
-        ValueError: The image size or render mode is out of range.
+        ValueError: A setting is out of range or of another type.
         SuiteUnavailable: gym-aloha is not installed, or its scene is another one.
     """
 
@@ -41,9 +42,7 @@ class AlohaTransferCube(CellEnv):
 
     def __init__(self, image_size: int = 64, render_mode: str | None = None) -> None:
         super().__init__(TASKS, render_mode=render_mode)
-        if not 16 <= image_size <= 480:
-            raise ValueError(f"image_size must be in 16..480 pixels, got {image_size!r}")
-        self.image_size = image_size
+        self.image_size = image_size = whole("image_size", image_size, 16, 480, "pixels")
         image = spaces.Box(0, 255, (image_size, image_size, 3), np.uint8)
         self.observation_space = spaces.Dict(
             {
@@ -55,7 +54,7 @@ class AlohaTransferCube(CellEnv):
         ranges = build_model().actuator_ctrlrange[:6]
         low, high = [*ranges[:, 0], 0.0], [*ranges[:, 1], 1.0]
         self.action_space = spaces.Box(np.array(low * 2, np.float32), np.array(high * 2, np.float32))
-        self._renderers: dict[tuple[int, int], mujoco.Renderer] = {}
+        self._renderers = Renderers()
 
     def _begin(self, task: str, init_state: int, seed: int) -> dict[str, Any]:
         start = rules.sample(task, seed, init_state)
@@ -66,6 +65,7 @@ class AlohaTransferCube(CellEnv):
             "instruction": rules.INSTRUCTION,
             "step_budget": f"{rules.STEP_LIMIT} control steps",
             "success_rule": rules.SUCCESS_RULE,
+            "action": f"joint targets; {CONTROL_TICKS * TICK_NS / 1e6:g} ms",
         }
 
     def _act(self, action: np.ndarray) -> str | None:
@@ -75,15 +75,16 @@ class AlohaTransferCube(CellEnv):
         self._stage = rules.reward(self._physics)
         return rules.outcome(self._stage, self._steps)
 
+    def _solved(self) -> bool:
+        return rules.reward(self._physics) == rules.SOLVED
+
     def _info(self) -> dict[str, Any]:
         return {"stage": self._stage}
 
     def _advance(self, ticks: int) -> None:
         self._physics.advance(ticks)
 
-    def get_state(self) -> np.ndarray:
-        """Returns the full simulator state as float64, for hashing."""
-        self._require_start()
+    def _state(self) -> np.ndarray:
         return self._physics.state()
 
     def expert_plan(self) -> np.ndarray:
@@ -102,16 +103,11 @@ class AlohaTransferCube(CellEnv):
         return self._render_camera("top", 480, 640)
 
     def _render_camera(self, camera: str, height: int, width: int) -> np.ndarray:
-        if (height, width) not in self._renderers:
-            self._renderers[height, width] = mujoco.Renderer(self._physics.model, height, width)
-        renderer = self._renderers[height, width]
+        renderer = self._renderers.get(self._physics.model, height, width)
         # Upstream shows `top` alone, with shadows; they take five sixths of a render in software.
         renderer.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = camera == "top"
         renderer.update_scene(self._physics.data, camera)
         return renderer.render().copy()
 
-    def close(self) -> None:
-        """Frees the graphics contexts."""
-        for renderer in self._renderers.values():
-            renderer.close()
-        self._renderers.clear()
+    def _close(self) -> None:
+        self._renderers.close()

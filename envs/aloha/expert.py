@@ -6,9 +6,9 @@ turned by a quarter, so that its fingers close on the faces that the right hand 
 
 from __future__ import annotations
 
-import mujoco
 import numpy as np
 
+from ..rendering import mujoco
 from .physics import AlohaPhysics
 
 STEPS = 390  # the whole plan; an evaluation allows 400

@@ -10,9 +10,9 @@ import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import mujoco
 import numpy as np
 
+from ..rendering import mujoco
 from .assets import SCENE, folder
 
 TICK_NS = 2_000_000

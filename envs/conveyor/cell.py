@@ -7,13 +7,14 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-import mujoco
 import numpy as np
 from gymnasium import spaces
 
+from ..arguments import number, whole
+from ..rendering import Renderers, mujoco
 from ..world import LETTERS, CellEnv, digest
 from .expert import View
-from .physics import CONTROL_TICKS, TICK_NS, ConveyorPhysics
+from .physics import CONTROL_TICKS, ROTATION, TICK_NS, TRANSLATION, ConveyorPhysics
 from .suite import CAMERAS
 
 MAX_SPEED = 60.0  # m/min; twice what the arm can follow
@@ -62,11 +63,8 @@ class ArmEnv(CellEnv, Generic[StartType, PhysicsType]):
 
     def __init__(self, tasks: Sequence[str], *, speed: float | None, image_size: int, render_mode: str | None) -> None:
         super().__init__(tasks, render_mode=render_mode)
-        if speed is not None and not 0 < float(speed) <= MAX_SPEED:
-            raise ValueError(f"speed must be in (0, {MAX_SPEED:g}] m/min, got {speed!r}")
-        if not 16 <= image_size <= 240:
-            raise ValueError(f"image_size must be in 16..240 pixels, got {image_size!r}")
-        self.speed, self.image_size = speed, image_size
+        self.speed = None if speed is None else number("speed", speed, 0, MAX_SPEED, "m/min")
+        self.image_size = image_size = whole("image_size", image_size, 16, 240, "pixels")
         image = spaces.Box(0, 255, (image_size, image_size, 3), np.uint8)
         self.observation_space = spaces.Dict(
             {
@@ -77,7 +75,7 @@ class ArmEnv(CellEnv, Generic[StartType, PhysicsType]):
         )
         self.action_space = spaces.Box(-1.0, 1.0, (7,), np.float32)
         self.start_spread = 0.03  # metres; data collection widens it
-        self._renderers: dict[tuple[Any, ...], mujoco.Renderer] = {}
+        self._renderers = Renderers()
 
     def _manifest(self, scene: str, time_limit_ns: int, success_rule: str) -> dict[str, Any]:
         """Returns the manifest of the cell that ``_start`` is, in a scene given as MJCF."""
@@ -86,8 +84,9 @@ class ArmEnv(CellEnv, Generic[StartType, PhysicsType]):
             "init_state": digest(self._start),
             "fixtures": digest(scene, TICK_NS, CONTROL_TICKS),
             "instruction": self._start.instruction,
-            "step_budget": f"{time_limit_ns // 10**9} s",
+            "step_budget": f"{time_limit_ns / 1e9:g} s",
             "success_rule": success_rule,
+            "action": f"1 is {TRANSLATION * 1000:g} mm and {ROTATION:g} rad; {CONTROL_TICKS * TICK_NS / 1e6:g} ms",
         }
 
     def _act(self, action: np.ndarray) -> str | None:
@@ -102,9 +101,7 @@ class ArmEnv(CellEnv, Generic[StartType, PhysicsType]):
     def _advance(self, ticks: int) -> None:
         self._physics.advance(ticks)
 
-    def get_state(self) -> np.ndarray:
-        """Returns the full simulator state as float64, for hashing."""
-        self._require_start()
+    def _state(self) -> np.ndarray:
         return self._physics.state()
 
     def _view(
@@ -128,11 +125,8 @@ class ArmEnv(CellEnv, Generic[StartType, PhysicsType]):
     def _render(self) -> np.ndarray:
         return self._render_camera("third", 480, 640)
 
-    def close(self) -> None:
-        """Frees the graphics contexts."""
-        for renderer in self._renderers.values():
-            renderer.close()
-        self._renderers.clear()
+    def _close(self) -> None:
+        self._renderers.close()
 
     def _observe(self) -> dict[str, Any]:
         physics, size = self._physics, self.image_size
@@ -159,12 +153,8 @@ class ArmEnv(CellEnv, Generic[StartType, PhysicsType]):
         # The model is shared by all environments of the process, so its lights are set whenever it is rendered.
         model.vis.headlight.ambient[:], model.vis.headlight.diffuse[:] = start.headlight
         model.light("lamp").diffuse[:] = start.lamp
-        key = (id(model), height, width)
-        if key not in self._renderers:
-            renderer = mujoco.Renderer(model, height, width)
-            renderer.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = 0
-            renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
-            self._renderers[key] = renderer
-        renderer = self._renderers[key]
+        renderer = self._renderers.get(model, height, width)
+        renderer.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = 0
+        renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
         renderer.update_scene(self._physics.data, camera)
         return renderer.render().copy()

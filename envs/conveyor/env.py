@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import flag
 from . import task as rules
 from .cell import ArmEnv
 from .expert import GRASPS, SEVERAL_GRASPS, plan
@@ -33,7 +34,7 @@ class ConveyorSorting(ArmEnv[rules.Draw, ConveyorPhysics]):
         render_mode: ``rgb_array``, or None.
 
     Raises:
-        ValueError: The speed, image size or render mode is out of range.
+        ValueError: A setting is out of range or of another type.
 
     Example:
         >>> import gymnasium
@@ -52,7 +53,7 @@ class ConveyorSorting(ArmEnv[rules.Draw, ConveyorPhysics]):
         render_mode: str | None = None,
     ) -> None:
         super().__init__(TASKS, speed=speed, image_size=image_size, render_mode=render_mode)
-        self.distractor = distractor
+        self.distractor = flag("distractor", distractor)
 
     def _begin(self, task: str, init_state: int, seed: int) -> dict[str, Any]:
         self._start = start = rules.sample(
@@ -64,6 +65,9 @@ class ConveyorSorting(ArmEnv[rules.Draw, ConveyorPhysics]):
 
     def _outcome(self) -> str | None:
         return rules.outcome(self._physics, self._start, self.time_ns)
+
+    def _solved(self) -> bool:
+        return rules.solved(self._physics, self._start)
 
     def expert_chunk(self, horizon: int) -> np.ndarray:
         """Returns the actions [horizon, 7] that the scripted expert would take from here; it sees the true state."""

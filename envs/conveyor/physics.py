@@ -12,8 +12,9 @@ import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
-import mujoco
 import numpy as np
+
+from ..rendering import mujoco
 
 TICK_NS = 2_000_000  # MuJoCo's default of 2 ms
 CONTROL_TICKS = 25  # 20 Hz

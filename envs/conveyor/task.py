@@ -18,7 +18,13 @@ from .suite import TASKS
 SPEEDS = (6.0, 15.0)  # m/min, sampled uniformly unless fixed
 TIME_LIMIT_NS = 10_000_000_000
 REACH_Y = 0.50  # an object further down the belt than this is lost
-SUCCESS_RULE = "the named object rests (< 0.05 m/s) in the named bin, released, before it leaves the arm's reach"
+RESTING = 0.05  # m/s; below, an object rests
+RELEASED = 0.8 * OPENING  # metres between the fingers; wider, and told to be open, the gripper has released
+IN_BIN_Z = 0.09  # metres; below, an object's origin is inside the walls of a bin, and outside the bins it has fallen
+SUCCESS_RULE = (
+    f"the named object rests (< {RESTING:g} m/s) in the named bin (origin below {IN_BIN_Z:g} m), released (fingers "
+    f"open wider than {RELEASED * 1000:g} mm), before it rides past y = {REACH_Y:g} m"
+)
 NAMES = {"dog": "toy dog", "brush": "hairbrush"}
 
 _STREAMS = ("target", "lighting", "tool", "speed", "distractor")
@@ -113,16 +119,26 @@ def outcome(physics: ConveyorPhysics, start: Draw, time_ns: int) -> str | None:
     ``time``.
     """
     position = physics.object_position(start.target)
-    where = next((name for name in BINS if _inside(position, name)), None)
+    where = _bin_of(position)
     if where is not None:
-        released = physics.gripper < 0 and physics.width > 0.8 * OPENING
-        if released and physics.object_speed(start.target) < 0.05:
+        if _rests_released(physics, start.target):
             return "success" if where == start.bin else "wrong_bin"
-    elif position[2] < 0.09:
+    elif position[2] < IN_BIN_Z:
         return "dropped"
     if out_of_reach(position):
         return "lost"
     return "time" if time_ns >= TIME_LIMIT_NS else None
+
+
+def solved(physics: ConveyorPhysics, start: Draw) -> bool:
+    """Whether the named object rests in the named bin, released, as the world stands."""
+    inside = _bin_of(physics.object_position(start.target)) == start.bin
+    return inside and _rests_released(physics, start.target)
+
+
+def released(physics: ConveyorPhysics) -> bool:
+    """Whether the gripper is told to be open and is."""
+    return physics.gripper < 0 and physics.width > RELEASED
 
 
 def out_of_reach(position: np.ndarray) -> bool:
@@ -131,9 +147,16 @@ def out_of_reach(position: np.ndarray) -> bool:
     return bool(on_belt and position[1] > REACH_Y)
 
 
-def _inside(position: np.ndarray, bin_name: str) -> bool:
-    x, y = BINS[bin_name]
-    return bool(abs(position[0] - x) < BIN_HALF and abs(position[1] - y) < BIN_HALF and position[2] < 0.09)
+def _rests_released(physics: ConveyorPhysics, name: str) -> bool:
+    return released(physics) and physics.object_speed(name) < RESTING
+
+
+def _bin_of(position: np.ndarray) -> str | None:
+    """Returns the bin that a position [3] is in, or None."""
+    for name, (x, y) in BINS.items():
+        if abs(position[0] - x) < BIN_HALF and abs(position[1] - y) < BIN_HALF and position[2] < IN_BIN_Z:
+            return name
+    return None
 
 
 def _triple(values: np.ndarray) -> tuple[float, float, float]:

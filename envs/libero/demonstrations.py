@@ -43,6 +43,5 @@ def episode(
             over = terminated or truncated
             if over:
                 break
-    env.cameras_on = True
     frames.success = bool(info["success"])
     return frames

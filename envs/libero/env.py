@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from ..arguments import choice, whole
 from ..errors import SuiteUnavailable
 from ..world import LETTERS, CellEnv
 from .simulator import CONTROL_TICKS, TICK_NS, Simulator
@@ -64,14 +65,11 @@ class Libero(CellEnv):
     ) -> None:
         self._tasks = tasks_of(suite)
         super().__init__(tuple(self._tasks), init_states=INIT_STATES, render_mode=render_mode)
-        if controller not in CONTROLLERS:
-            raise ValueError(f"controller must be one of {', '.join(CONTROLLERS)}, got {controller!r}")
-        if protocol not in PROTOCOLS:
-            raise ValueError(f"protocol must be one of {', '.join(PROTOCOLS)}, got {protocol!r}")
-        if not 16 <= image_size <= 480:  # the height of the models' offscreen buffers
-            raise ValueError(f"image_size must be in 16..480 pixels, got {image_size!r}")
-        self.controller, self.image_size = controller, image_size
-        self.protocol, self.step_limit = protocol, PROTOCOLS[protocol][suite]
+        self.controller = choice("controller", controller, CONTROLLERS)
+        self.protocol = choice("protocol", protocol, PROTOCOLS)
+        self.step_limit = PROTOCOLS[protocol][suite]
+        # At most the height of the models' offscreen buffers.
+        self.image_size = image_size = whole("image_size", image_size, 16, 480, "pixels")
         image = spaces.Box(0, 255, (image_size, image_size, 3), np.uint8)
         self.observation_space = spaces.Dict(
             {
@@ -91,8 +89,6 @@ class Libero(CellEnv):
         self._steps = 0
 
     def _begin(self, task: str, init_state: int, seed: int) -> dict[str, Any]:
-        if seed >= 2**32:
-            raise ValueError(f"the seed must be below 2**32, as numpy's global generator takes it, got {seed}")
         simulator = self._build(self._tasks[task])
         start = None if self.sampled_starts else self._init_states[init_state]
         simulator.reset(start, seed)
@@ -107,6 +103,8 @@ class Libero(CellEnv):
             "instruction": self._tasks[task].language,
             "step_budget": f"{self.step_limit} control steps ({self.protocol})",
             "success_rule": SUCCESS_RULE,
+            "action": f"{self.controller}: {simulator.action_scale()}; {CONTROL_TICKS * TICK_NS / 1e6:g} ms",
+            "settling": f"{SETTLE_STEPS} control steps of {SETTLE.tolist()}",
         }
 
     def _act(self, action: np.ndarray) -> str | None:
@@ -120,6 +118,9 @@ class Libero(CellEnv):
             return "success"
         return "time" if self._steps >= self.step_limit else None
 
+    def _solved(self) -> bool:
+        return self._running.holds()
+
     def _observe(self) -> dict[str, Any]:
         return self._observation
 
@@ -127,8 +128,7 @@ class Libero(CellEnv):
         self._running.advance(ticks)
         self._running.refresh()
 
-    def get_state(self) -> np.ndarray:
-        """Returns the full state of simulator and controller as float64, for hashing."""
+    def _state(self) -> np.ndarray:
         return self._running.state()
 
     def expert_chunk(self, horizon: int) -> np.ndarray:
@@ -164,8 +164,7 @@ class Libero(CellEnv):
     def _render(self) -> np.ndarray:
         return self._running.render("agentview", self.image_size)
 
-    def close(self) -> None:
-        """Frees the simulator and its graphics context."""
+    def _close(self) -> None:
         if self._simulator is not None:
             self._simulator.close()
             self._simulator = None
@@ -179,7 +178,7 @@ class Libero(CellEnv):
     def _build(self, task: Task) -> Simulator:
         """Returns the task's simulator. It replaces the last one, because each takes 2 GB."""
         if self._simulator is None or self._simulator.task != task:
-            self.close()
+            self._close()
             if problems := task_problems(self._upstream, task):
                 raise SuiteUnavailable(f"{problems[0]}; {FIX}")
             self._init_states = self._upstream.init_states(task)

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 from collections.abc import Iterator
 from typing import Any
 
-import mujoco
 import numpy as np
 
-from ..errors import SuiteUnavailable
+from ..rendering import Renderers, mujoco
 from .tasks import CAMERAS, Task
-from .upstream import FIX, Upstream
+from .upstream import Upstream
 
 TICK_NS = 2_000_000
 CONTROL_TICKS = 25  # 20 Hz
@@ -60,7 +58,7 @@ class Simulator:
         self.problem.sim.forward = self._forward
         self._pristine = {name: getattr(self.model, name).copy() for name in _MUTABLE}
         self._action = np.zeros(7)
-        self._renderer: mujoco.Renderer | None = None
+        self._renderers = Renderers()
         # Collision geometry (group 0) is not rendered.
         self._visible = mujoco.MjvOption()
         self._visible.geomgroup[0] = 0
@@ -137,9 +135,18 @@ class Simulator:
 
     def succeeded(self) -> bool:
         """Whether all goal predicates hold; also lights a stove that is on, or puts it out."""
-        success = bool(self.problem._check_success())
+        success = self.holds()
         self.problem._post_process()
         return success
+
+    def holds(self) -> bool:
+        """Whether all goal predicates hold."""
+        return bool(self.problem._check_success())
+
+    def action_scale(self) -> str:
+        """Returns what actions from -1 to 1 stand for where they are differences, by the controller's configuration."""
+        low, high = self.robot.controller.output_min, self.robot.controller.output_max
+        return f"from {np.asarray(low).tolist()} to {np.asarray(high).tolist()} (m, rad)"
 
     def proprioception(self) -> np.ndarray:
         """Returns float64 [8]: gripper position, orientation as a rotation vector, both finger positions."""
@@ -150,14 +157,7 @@ class Simulator:
 
     def render(self, camera: str, size: int) -> np.ndarray:
         """Returns an upright image uint8 [size, size, 3] of a camera."""
-        renderer = self._renderer
-        if renderer is None or renderer.height != size:
-            self._close_renderer()
-            try:
-                renderer = self._renderer = mujoco.Renderer(self.model, size, size)
-            except mujoco.FatalError as error:
-                backend = os.environ.get("MUJOCO_GL")
-                raise SuiteUnavailable(f"MuJoCo cannot render with MUJOCO_GL={backend} ({error}); {FIX}") from error
+        renderer = self._renderers.get(self.model, size, size)
         renderer.update_scene(self.data, CAMERAS[camera], self._visible)
         return renderer.render()
 
@@ -190,7 +190,7 @@ class Simulator:
 
     def close(self) -> None:
         """Frees the graphics context and the simulator."""
-        self._close_renderer()
+        self._renderers.close()
         self.problem.close()
 
     def _forward(self) -> None:
@@ -206,19 +206,12 @@ class Simulator:
         mujoco.mj_getState(self.model, self.data, physics, _STATE)
         return physics
 
-    def _close_renderer(self) -> None:
-        if self._renderer is not None:
-            # What is freed belongs to whichever context is current, and that may be another environment's.
-            self._renderer._gl_context.make_current()  # type: ignore[attr-defined]
-            self._renderer.close()
-            self._renderer = None
-
 
 @contextlib.contextmanager
 def _global_generator(seed: int) -> Iterator[None]:
     """Seeds numpy's global generator, which LIBERO samples from, and restores it afterwards."""
     before = np.random.get_state()  # noqa: NPY002
-    np.random.seed(seed)  # noqa: NPY002
+    np.random.seed(seed if seed < 2**32 else [seed % 2**32, seed // 2**32])  # noqa: NPY002 - takes 32 bits, or several
     try:
         yield
     finally:

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import mujoco
 import numpy as np
 
 from ..cache import cache_folder
 from ..errors import SuiteUnavailable
+from ..rendering import mujoco
 from .package import FIX, distribution
 from .tasks import Task
 

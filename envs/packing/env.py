@@ -26,7 +26,7 @@ class ConveyorPacking(ArmEnv[rules.Sample, PackingPhysics]):
         render_mode: ``rgb_array``, or None.
 
     Raises:
-        ValueError: The speed, image size or render mode is out of range.
+        ValueError: A setting is out of range or of another type.
 
     Example:
         >>> import gymnasium
@@ -47,13 +47,17 @@ class ConveyorPacking(ArmEnv[rules.Sample, PackingPhysics]):
         return self._manifest(model_xml(), rules.TIME_LIMIT_NS, rules.SUCCESS_RULE)
 
     def _outcome(self) -> str | None:
-        self._placed += rules.newly_placed(self._physics, self._placed)
-        return rules.outcome(self._physics, self._start.order, self._placed, self.time_ns)
+        new = rules.newly_placed(self._physics, self._placed)
+        self._placed += new
+        return rules.outcome(self._physics, self._start.order, self._placed, self.time_ns, together=len(new) > 1)
 
-    def get_state(self) -> np.ndarray:
-        """Returns the full state as float64: the simulator's, and the order in which parts were placed."""
-        placed = [rules.PARTS.index(part) for part in self._placed] if self._started else []
-        return np.concatenate([super().get_state(), placed, [-1.0] * (len(rules.PARTS) - len(placed))])
+    def _solved(self) -> bool:
+        return rules.solved(self._physics, self._start.order, self._placed)
+
+    def _state(self) -> np.ndarray:
+        """Returns the simulator's state, and the order in which parts were placed."""
+        placed = [rules.PARTS.index(part) for part in self._placed]
+        return np.concatenate([super()._state(), placed, [-1.0] * (len(rules.PARTS) - len(placed))])
 
     def expert_chunk(self, horizon: int) -> np.ndarray:
         """Returns the actions [horizon, 7] that the scripted expert would take from here; it sees the true state."""

@@ -11,7 +11,8 @@ import numpy as np
 
 from ..conveyor.expert import CARRY_Z, CONTROL_S, MentalModel, View, wrap
 from ..conveyor.physics import BELT_TOP, BELT_WIDTH, BELT_X, TRANSLATION
-from .physics import FLOOR, OPEN_WIDTH, SLOT_HALF, TRAY
+from ..conveyor.task import RELEASED
+from .physics import FLOOR, SLOT_HALF, TRAY
 
 # The grasp of a part in metres: offset along its x axis, height of the tool above its origin, width between the pads.
 GRASPS = {
@@ -61,7 +62,7 @@ class _MentalModel(MentalModel):
 
     @property
     def placed(self) -> bool:
-        return self.done and self.width > OPEN_WIDTH
+        return self.done and self.width > RELEASED
 
     def _delivered(self) -> bool:
         inside = np.all(np.abs(self.object[:2] - self.bin) < SLOT_HALF)

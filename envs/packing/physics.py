@@ -16,7 +16,6 @@ SLOT_HALF = (0.085, 0.045)  # the open fingers span 85 mm along y
 # A slot a part, along y. The floor of a slot has the colour of its part, darker.
 SLOTS = {part: (TRAY[0], TRAY[1] + 2 * SLOT_HALF[1] * (number - 1)) for number, part in enumerate(PARTS)}
 _COLOURS = {"leg": (0.85, 0.45, 0.12), "top": (0.90, 0.90, 0.92), "screw": (0.20, 0.70, 0.30)}
-OPEN_WIDTH = 0.052  # 0.8 of the opening, as in the conveyor's rule
 _RIM = 0.012  # low, so that the fingers pass over it
 
 # Boxes as (half sizes, position, colour, mass), long along x, so that the fingers close across them.
@@ -102,7 +101,3 @@ class PackingPhysics(ConveyorPhysics):
             if abs(position[0] - x) < SLOT_HALF[0] and abs(position[1] - y) < SLOT_HALF[1]:
                 return slot
         return None
-
-    def released(self) -> bool:
-        """Returns whether the gripper is told to be open and is."""
-        return self.gripper < 0 and self.width > OPEN_WIDTH

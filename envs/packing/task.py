@@ -11,14 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..conveyor.physics import BELT_X
-from ..conveyor.task import out_of_reach, sample_cell
+from ..conveyor.task import RELEASED, RESTING, out_of_reach, released, sample_cell
 from .physics import FLOOR, PARTS, PackingPhysics
 from .suite import TASKS
 
 SPEEDS = (3.0, 6.0)  # m/min, sampled uniformly unless fixed; at 8 a part is often gone before its turn
 TIME_LIMIT_NS = 20_000_000_000  # the expert takes at most 11 s (218 steps)
-RESTING = 0.05  # m/s
-SUCCESS_RULE = "all parts rest (< 0.05 m/s) in their slots of the tray, released, placed in the order named"
+SUCCESS_RULE = (
+    f"all parts rest (< {RESTING:g} m/s) in their slots of the tray, released (fingers open wider than "
+    f"{RELEASED * 1000:g} mm), placed one after the other in the order named"
+)
 
 _STREAMS = ("parts", "queue", "lighting", "tool", "speed")
 
@@ -81,12 +83,20 @@ def newly_placed(physics: PackingPhysics, placed: tuple[str, ...]) -> tuple[str,
         for part in PARTS
         if part not in placed
         and physics.slot_of(part) is not None
-        and physics.released()
+        and released(physics)
         and physics.object_speed(part) < RESTING
     )
 
 
-def outcome(physics: PackingPhysics, order: tuple[str, ...], placed: tuple[str, ...], time_ns: int) -> str | None:
+def solved(physics: PackingPhysics, order: tuple[str, ...], placed: tuple[str, ...]) -> bool:
+    """Whether all parts rest in their slots, released, as the world stands, and were placed in the order named."""
+    at_rest = all(physics.slot_of(part) == part and physics.object_speed(part) < RESTING for part in order)
+    return placed == order and at_rest and released(physics)
+
+
+def outcome(
+    physics: PackingPhysics, order: tuple[str, ...], placed: tuple[str, ...], time_ns: int, *, together: bool = False
+) -> str | None:
     """Returns how the episode has ended, or None while it goes on.
 
     Args:
@@ -94,12 +104,14 @@ def outcome(physics: PackingPhysics, order: tuple[str, ...], placed: tuple[str, 
         order: Parts in the order in which they are to be placed.
         placed: Parts in the order in which they came to rest in the tray.
         time_ns: Simulated time since the start.
+        together: Whether several parts came to count as placed in this control step: they were laid down with a closed
+            gripper, so none was placed before the other.
 
     Returns:
-        ``success``; ``order`` (a part was placed before its turn); ``slot`` (a placed part is not in its own slot);
-        ``lost`` (left the reach on the belt, or fell); ``time``; or None.
+        ``success``; ``order`` (a part was placed before its turn, or together with another); ``slot`` (a placed part is
+        not in its own slot); ``lost`` (left the reach on the belt, or fell); ``time``; or None.
     """
-    if placed != order[: len(placed)]:
+    if together or placed != order[: len(placed)]:
         return "order"
     if any(physics.slot_of(part) != part for part in placed):
         return "slot"

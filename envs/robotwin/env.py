@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from .. import opengl
+from ..arguments import choice, text
 from ..demonstrations import TRAINING_SEED
 from ..world import CellEnv
-from .source import Opened, open_real, open_standin
+from .source import PLANNERS, Opened, open_real, open_standin
 from .tasks import CAMERAS, COUNT
-from .world import IMAGE, TICK_NS
+from .world import IMAGE, TICK_NS, World
 
 # Bounds of one arm's action, in the order of its entries: joints turn no further than half a turn and hands reach no
 # farther than two metres. What lies beyond is clipped.
@@ -25,7 +27,6 @@ _ARM = {
 }
 ACTIONS = tuple(_ARM)
 INSTRUCTIONS = ("unseen", "seen")
-SETTLE_TICKS = 250  # one second, after which success is looked at again
 SUCCESS_RULE = "upstream's check_success after any physics tick of an action"
 _CHARACTERS = frozenset(string.ascii_letters + string.digits + " ',-.:;<>")
 
@@ -40,10 +41,8 @@ class RoboTwin(CellEnv):
     action lasts until upstream's timing of the motion (1 rad/s, 1 rad/s^2, from rest to rest) is through. The reward is
     1 on success and 0 before.
 
-    Success is upstream's: latched as soon as it is seen after any physics tick. ``info["success_at_end"]``, given when
-    the episode ends, says whether the task is (still) solved after the robot held still for another second; that second
-    counts nowhere else. ``info["reached"]`` is False when an arm did not move because no path to the pose of an ``ee``
-    action exists for the planner.
+    Success is upstream's: latched as soon as it is seen after any physics tick. ``info["reached"]`` is False when an
+    arm did not move because no path to the pose of an ``ee`` action exists for the planner.
 
     Args:
         action: ``qpos`` or ``ee``.
@@ -64,15 +63,11 @@ class RoboTwin(CellEnv):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
     tick_ns = TICK_NS
     recorded_states = range(TRAINING_SEED, 2**32)  # scenes by their number, which numpy takes for a seed
-    resumable = False  # once over, the world moves on without the caller: it settles
 
     def __init__(self, action: str = "qpos", instructions: str = "unseen", render_mode: str | None = None) -> None:
         super().__init__(init_states=COUNT, render_mode=render_mode)
-        if action not in ACTIONS:
-            raise ValueError(f"action must be one of {', '.join(ACTIONS)}, got {action!r}")
-        if instructions not in INSTRUCTIONS:
-            raise ValueError(f"instructions must be one of {', '.join(INSTRUCTIONS)}, got {instructions!r}")
-        self.action, self.instructions = action, instructions
+        self.action = choice("action", action, ACTIONS)
+        self.instructions = choice("instructions", instructions, INSTRUCTIONS)
         image = spaces.Box(0, 255, IMAGE, np.uint8)
         observation = {
             **{camera: image for camera in CAMERAS},
@@ -86,10 +81,9 @@ class RoboTwin(CellEnv):
         self._bounds, self.action_space = (low, high), spaces.Box(low, high, dtype=np.float32)
         self._opened = self._open()
         self.tasks, self._world = self._opened.tasks, self._opened.world
-        self._end: np.ndarray | None = None  # state when the episode ended
 
     def _begin(self, task: str, init_state: int, seed: int) -> dict[str, Any]:
-        self._end, self._steps = None, 0
+        self._steps = 0
         if init_state in self.recorded_states:
             scene, about = init_state, None
         else:
@@ -97,7 +91,7 @@ class RoboTwin(CellEnv):
         self._limit = self._world.reset(task, scene, about)
         choice = int(np.random.default_rng([seed, scene]).integers(2**31))
         self._instruction = self._world.instruction(self.instructions, choice)
-        self._observation = self._complete(self._world.observe(self.cameras_on))
+        self._observation = self._seen(self.cameras_on)
         return {
             # What the scene is sampled from, not the state computed from it: rounding differs between machines.
             "init_state": _digest(task, scene),
@@ -105,6 +99,7 @@ class RoboTwin(CellEnv):
             "instruction": self._instruction,
             "step_budget": f"{self._limit} actions",
             "success_rule": SUCCESS_RULE,
+            "action": f"{self.action}, timed by upstream in ticks of {TICK_NS / 1e6:g} ms",
             "assets": self._opened.assets,
         }
 
@@ -113,13 +108,13 @@ class RoboTwin(CellEnv):
         self._steps += 1
         self.time_ns = self._world.ticks * TICK_NS
         self._entries: dict[str, Any] = {"reached": reached}
-        self._observation = self._complete(self._world.observe(self.cameras_on))
-        if not success and self._steps < self._limit:
-            return None
-        self._end = self._world.state()
-        self._world.hold(SETTLE_TICKS)
-        self._entries["success_at_end"] = self._world.solved()
-        return "success" if success else "time"
+        self._observation = self._seen(self.cameras_on)
+        if success:
+            return "success"
+        return "time" if self._steps >= self._limit else None
+
+    def _solved(self) -> bool:
+        return self._world.solved()
 
     def _observe(self) -> dict[str, Any]:
         return self._observation
@@ -130,10 +125,8 @@ class RoboTwin(CellEnv):
     def _advance(self, ticks: int) -> None:
         self._world.hold(ticks)
 
-    def get_state(self) -> np.ndarray:
-        """Returns the full simulator state as float64, for hashing; after the episode, its last one."""
-        self._require_start()
-        return self._world.state() if self._end is None else self._end.copy()
+    def _state(self) -> np.ndarray:
+        return self._world.state()
 
     def demonstrate(self, every: int, watch: Callable[[dict[str, Any], np.ndarray], None]) -> bool:
         """Lets upstream's expert, unmodified, solve the task from the state as it is.
@@ -163,15 +156,18 @@ class RoboTwin(CellEnv):
             self.time_ns = self._world.ticks * TICK_NS
 
     def _render(self) -> np.ndarray:
-        return self._world.observe(render=True)["head"]
+        return self._seen(render=True)["head"]
 
-    def close(self) -> None:
-        """Frees the scene."""
+    def _close(self) -> None:
         self._world.close()
-        self._started = False
 
     def _open(self) -> Opened:
         return open_standin()
+
+    def _seen(self, render: bool) -> dict[str, Any]:
+        if render and isinstance(self._world, World):  # the other kind renders in a process of its own
+            opengl.claim()
+        return self._complete(self._world.observe(render))
 
     def _complete(self, observation: dict[str, Any]) -> dict[str, Any]:
         if self.action != "ee":
@@ -207,7 +203,10 @@ class RoboTwinReal(RoboTwin):
         planner: str = "upstream",
         config: str = "demo_clean",
     ) -> None:
-        self._where = (root, python, planner, config)
+        for name, value in (("root", root), ("python", python)):
+            if value is not None:
+                text(name, value)
+        self._where = (root, python, choice("planner", planner, PLANNERS), text("config", config))
         super().__init__(action, instructions, render_mode)
 
     def _open(self) -> Opened:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .. import opengl
 from ..cache import cache_folder
 from ..errors import SuiteUnavailable
 from . import seeds, vulkan
@@ -64,6 +65,7 @@ def open_standin() -> Opened:
     place = build.tree(cache)
     digest = build.verify(place)
     vulkan.activate(cache)
+    opengl.claim()
     try:
         world = World(_standin(place))
     except ImportError as error:

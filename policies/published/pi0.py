@@ -10,14 +10,20 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..checkpoint import CheckpointError
 from ..pi0 import PI0, Pi0, Pi0Config
+from ..weights import CheckpointError
 from .reader import open_source
 
 _VLM = "paligemma_with_expert.paligemma.model.language_model"
 _EXPERT = "paligemma_with_expert.gemma_expert.model"
 _VISION = "paligemma_with_expert.paligemma.model.vision_tower.vision_model"
 _PROJECTOR = "paligemma_with_expert.paligemma.model.multi_modal_projector.linear"
+
+_OLDER = "paligemma.language_model.model."
+"""Where transformers before 4.52 had the VLM's layers."""
+
+_NORMALISER = "normalize_"
+"""Where older versions of lerobot kept the statistics: ``normalize_inputs`` and ``unnormalize_outputs``."""
 
 EMBEDDING = f"{_VLM}.embed_tokens.weight"
 TIED = "paligemma_with_expert.paligemma.lm_head.weight"
@@ -68,14 +74,26 @@ def load_published(path: str | Path, config: Pi0Config = PI0, dtype: torch.dtype
         The model, in evaluation mode, on the CPU.
 
     Raises:
-        CheckpointError: Nothing is there, it is not safetensors, it is a pi0.5, or a name or shape does not fit.
+        CheckpointError: Nothing is there, it is not safetensors, it is a pi0.5 or of an older layout, or a name, shape
+            or value does not fit.
     """
     with torch.device("meta"):
         model = Pi0(config)
     layout = published_layout(model)
     with open_source(Path(path)) as source:
-        lerobot = "model." if all(name.startswith("model.") for name in source.names) else ""
+        prefixed = sum(name.startswith("model.") for name in source.names)
+        lerobot = "model." if 2 * prefixed > len(source.names) else ""  # a few other names do not hide whose file it is
         names = {name.removeprefix(lerobot): name for name in source.names}
+        if any(_OLDER in name for name in names):
+            raise CheckpointError(
+                f"{path} has the names of an older layout ({_OLDER}...): load it with a current openpi or lerobot and "
+                "save it again"
+            )
+        if buffers := [name for name in names if _NORMALISER in name]:
+            raise CheckpointError(
+                f"{path} also holds normalisation buffers ({buffers[0]}, {len(buffers)} in all), which are no weights "
+                "of the model: save it again without them"
+            )
         if any("norm.dense." in name or name.startswith("time_mlp_") for name in names):
             raise CheckpointError(f"{path} is a pi0.5 (its norms depend on the flow time); only pi0 can be loaded")
         if EMBEDDING not in names and TIED in names:

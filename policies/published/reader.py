@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..checkpoint import CheckpointError, load_strictly, open_safetensors
+from ..weights import JAX, CheckpointError, check_fit, is_jax, open_safetensors, read_tensor
 
 Layout = Mapping[str, Mapping[str, Tensor]]
 """Name of a parameter of ours -> published name -> the rows of ours that it fills, top to bottom."""
@@ -49,20 +49,17 @@ class Source:
             dtype: Precision of every parameter.
 
         Raises:
-            CheckpointError: A name is missing or unknown, or a shape differs.
+            CheckpointError: A name is missing or unknown, a shape or number type differs, or a value is not finite in
+                this precision.
         """
-        shapes = {
-            name: torch.empty(file.get_slice(key).get_shape(), device="meta")
-            for name, (file, key) in self._where.items()
-        }
-        load_strictly(shapes, {name: part for parts in layout.values() for name, part in parts.items()}, self._path)
-        # cat copies even a single part, so no parameter stays mapped to the file.
-        state = {ours: torch.cat([self._read(name).to(dtype) for name in parts]) for ours, parts in layout.items()}
+        found = {name: file.get_slice(key) for name, (file, key) in self._where.items()}
+        check_fit(found, {name: part for parts in layout.values() for name, part in parts.items()}, self._path)
+        state = {ours: torch.cat([self._read(name, dtype) for name in parts]) for ours, parts in layout.items()}
         module.load_state_dict(state, assign=True)
 
-    def _read(self, name: str) -> Tensor:
+    def _read(self, name: str, dtype: torch.dtype) -> Tensor:
         file, key = self._where[name]
-        return file.get_tensor(key)
+        return read_tensor(file, key, dtype, self._path)
 
 
 @contextmanager
@@ -86,13 +83,13 @@ def _files(path: Path) -> list[Path]:
     index = path / "model.safetensors.index.json"
     if index.is_file():
         try:
-            shards = set(json.loads(index.read_text())["weight_map"].values())
-        except (ValueError, KeyError) as error:
+            shards = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
+            files = [path / Path(shard).name for shard in shards]  # next to the index, whatever else it says
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OSError) as error:
             raise CheckpointError(f"{index} does not say which shards there are ({error!r}); fetch it again") from error
-        files = [path / shard for shard in sorted(shards)]
     else:
         files = [path / "model.safetensors" if path.is_dir() else path]
     for file in files:
         if not file.is_file():
-            raise CheckpointError(f"there are no weights at {file}")
+            raise CheckpointError(f"there are no weights at {file}{f': {JAX}' if is_jax(path) else ''}")
     return files

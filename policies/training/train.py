@@ -194,8 +194,9 @@ def _beginning(folders: list[Path], recipe: Recipe, start: Path | None) -> tuple
         data = Dataset(folders, None, held_out=False)
         return fit(MODELS[recipe.model], data.processor), data, data.suites
     header = checkpoint.read_header(start)
-    config = checkpoint.from_plain(Pi0Config, header.config)
-    processor = checkpoint.from_plain(Pi0Processor, header.processor)
+    with checkpoint.about(start):
+        config = checkpoint.from_plain(Pi0Config, header.config)
+        processor = checkpoint.from_plain(Pi0Processor, header.processor)
     known_suites = header.card.get("suites", [])
     if {Frames.load(folder).conventions.suite for folder in folders} <= set(known_suites):
         return config, Dataset(folders, learn_words(processor, folders, config), held_out=False), known_suites

@@ -7,10 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from replan import accel
 from replan.accel.flash.draft import Draft, DraftConfig, draft_path, load_draft, save_draft
 from replan.accel.flash.method import Flash, Verdict, accepted_prefix
 from replan.accel.flash.training import draft_loss
+from replan.eval.clock import RouteWithoutLatency, check_routes, parse_latency
+from replan.policies import checkpoint
 from replan.policies.agent import ChunkAgent
 from replan.policies.checkpoint import CheckpointError
 from replan.policies.model import Prefix
@@ -21,6 +24,9 @@ def flash_policy(policy):
     """The policy with a random draft beside it."""
     draft, generator = Draft(DraftConfig.of(policy.model.config)), torch.Generator().manual_seed(3)
     draft.start_from(policy.model.vlm[0], generator)
+    with torch.no_grad():  # so that nothing hides behind a zero
+        draft.norm.weight.normal_(0, 0.5, generator=generator)
+        draft.head.bias.normal_(0, 0.1, generator=generator)
     save_draft(draft_path(policy.path), draft, {}, policy.path)
     return policy
 
@@ -145,6 +151,75 @@ def test_the_state_is_fresh_and_the_context_is_the_last_full_rounds(flash_policy
     torch.testing.assert_close(seen["context"].keys[1], old.keys[1])
 
 
+def test_a_fallback_renews_the_context_and_the_age(flash_policy, observation):
+    """What is verified after a fallback is verified against the fallback's context, not the one before."""
+    (method,) = accel.parse("flash:delta=99:gripper=false:blind=0:max_age=20")
+    agent = ChunkAgent(flash_policy, [method])
+    turned = {**observation, "third": 255 - observation["third"]}
+    for _ in range(10):
+        agent.act(observation)
+    method.delta = -1  # nothing is accepted
+    agent.act(turned)
+    assert agent.round.route == "fallback"
+    assert method._context is agent.round.call.context and method._context_step == 10
+    method.delta = 99
+    for _ in range(9):
+        agent.act(turned)
+    seen, verify_ = [], method.verify
+
+    def spy(call, chunk):
+        seen.append(method._context)
+        return verify_(call, chunk)
+
+    method.verify = spy
+    agent.act(turned)
+    assert agent.round.route == "flash"  # at step 20 the first context would be too old
+    new = flash_policy.model.prefill(flash_policy.model.encode(flash_policy.processor.inputs(turned)))
+    torch.testing.assert_close(seen[0].keys[1], new.keys[1])
+
+
+def test_the_verified_steps_are_those_that_would_be_executed(flash_policy, observation):
+    """Acceptance ends at the first action that is too far off, and what lies behind the window is free."""
+    for wrong, executed_actions in ((3, 3), (0, 10), (9, 9), (10, 10), (None, 10)):
+        (method,) = accel.parse("flash:delta=0.15:gripper=false")
+        agent = ChunkAgent(flash_policy, [method])
+        for _ in range(10):
+            agent.act(observation)
+        distance = torch.zeros(2, 16)
+        if wrong is not None:
+            distance[1, wrong] = 0.16
+        chunk = torch.zeros(2, 16, 7)
+        method.verify = lambda call, draft, distance=distance, chunk=chunk: Verdict(distance, chunk)
+        agent.act(observation)
+        assert agent.round.route == ("fallback" if wrong == 0 else "flash")
+        assert len(agent.round.actions) == executed_actions
+        assert agent.round.accepted == (0 if wrong == 0 else executed_actions)
+
+
+def test_the_distance_of_a_step_is_that_steps(flash_policy, observation):
+    """One spoiled step of the draft stands out at its own place, and the gripper's channel does not count."""
+    _, rounds, _ = run(flash_policy, observation, "flash:delta=99:gripper=false", steps=1)
+    call, method = rounds[0].call, Flash()
+    method.attach(flash_policy)
+
+    def endpoints_of(chunk):
+        stages = call.stages  # a velocity that leads from any point to zero
+        call.stages = stages._replace(step=lambda x, times, context, ops: x / times[:, None, None])
+        try:
+            return method.verify(call, chunk)
+        finally:
+            call.stages = stages
+
+    with torch.inference_mode():
+        method._context = call.context
+        chunk = torch.zeros(1, 16, 7)
+        chunk[0, 4, 2], chunk[0, 7, 6] = 6**0.5, 100.0
+        distance = endpoints_of(chunk).distance
+    expected = torch.zeros(2, 16)
+    expected[:, 4] = 1  # the RMS over six channels of which one is off by the root of six
+    torch.testing.assert_close(distance, expected, atol=1e-4, rtol=0)
+
+
 def test_a_full_round_every_so_many_flash_rounds(flash_policy, observation):
     _, rounds, agent = run(flash_policy, observation, "flash:delta=99:gripper=false:refresh=2", steps=61)
     assert routes(rounds) == ["full", "flash", "flash", "full", "flash", "flash", "full"]
@@ -197,6 +272,64 @@ def gripper_method(policy, observation, draft_gripper, branch_gripper):
     return agent
 
 
+@pytest.mark.parametrize("spec", ["flash", "flash:verify=unless_switching"])
+def test_a_draft_that_switches_the_gripper_is_verified_unless_the_saving_is_asked_for(flash_policy, observation, spec):
+    """The paper looks for the switch in the verified branches, so verification is paid for by default."""
+    (method,) = accel.parse(spec)
+    agent = ChunkAgent(flash_policy, [method])
+    method.draft = lambda prefix, state: torch.linspace(-1, 1, 16)[None, :, None].expand(1, 16, 7)
+    for _ in range(11):
+        agent.act(observation)
+    round_ = agent.round
+    if spec == "flash":
+        assert round_.route == "fallback" and "distance" in round_.extra
+        assert set(round_.stages_ns) == {"encode", "draft", "verify", "prefill", "denoise"}
+        assert (round_.accepted, round_.drafted) == (0, 10)  # a verified draft of which nothing is executed
+    else:
+        assert round_.route == "unverified" and not round_.extra
+        assert set(round_.stages_ns) == {"encode", "draft", "prefill", "denoise"}
+        assert (round_.accepted, round_.drafted) == (None, None)
+    assert agent.counters()["gripper_fallbacks"] == agent.counters()["drafted"] == 1
+    assert agent.counters().get("rejected", 0) == 0
+
+
+def test_what_is_verified_changes_the_cost_and_no_action(flash_policy, observation):
+    def play(spec):
+        (method,) = accel.parse(spec)
+        agent, drafts, verify_ = ChunkAgent(flash_policy, [method]), [], method.verify
+
+        def draft(prefix, state):  # every second one switches the gripper
+            drafts.append(torch.full((1, 16, 7), 0.1))
+            drafts[-1][..., 6] = flash_policy.processor.normalise_gripper(agent._executed[-1])
+            drafts[-1][:, 5:, 6] *= (-1) ** len(drafts)
+            return drafts[-1]
+
+        def verify(call, chunk):
+            verdict = verify_(call, chunk)
+            verdict.endpoints[..., 6] = chunk[..., 6]
+            return verdict
+
+        method.draft, method.verify = draft, verify
+        agent.reset(4)
+        return np.stack([agent.act(observation) for _ in range(80)]), agent.counters()
+
+    always, saving = play("flash:delta=99"), play("flash:delta=99:verify=unless_switching")
+    assert np.array_equal(always[0], saving[0]) and always[1] == saving[1]
+    assert always[1]["gripper_fallbacks"] > 1 and always[1]["flash_rounds"] > 1  # rounds of both kinds were compared
+
+
+@pytest.mark.parametrize("verify_option", ["always", "unless_switching"])
+def test_a_published_profile_charges_what_a_fallback_does(flash_policy, verify_option):
+    """Profiles charge draft and verification for a fallback, and have no figure for a round without the latter."""
+    (method,) = accel.parse(f"flash:verify={verify_option}")
+    profile = parse_latency("profile:flash-triton-4090d")
+    if verify_option == "always":
+        check_routes(profile, {"flash": method.routes})
+    else:
+        with pytest.raises(RouteWithoutLatency, match="unverified"):
+            check_routes(profile, {"flash": method.routes})
+
+
 def executed(agent, policy, grippers):
     """Makes the agent's next act a round whose last executed action had these normalised gripper values."""
     agent._queue, agent._executed = [], []
@@ -216,6 +349,11 @@ def executed(agent, policy, grippers):
         ([1.0] * 16, [1.0] * 16, -0.7, True),  # against the last executed command
         ([-1.0] * 5 + [1.0] * 11, [-1.0] * 16, -0.7, True),  # in the draft that would be executed
         ([-1.0] * 16, [-1.0] * 16, None, False),
+        ([-0.05] * 16, [-0.05] * 16, -0.05, False),  # the threshold is zero in the policy's space
+        ([0.05] * 16, [0.05] * 16, 0.05, False),
+        ([-0.05] * 16, [0.05] * 16, -0.05, True),
+        ([0.05] * 16, [0.05] * 16, -0.05, True),
+        ([0.4] * 16, [0.9] * 16, 0.4, False),
         ([-1.0] * 16, [1.0] * 16, None, True),
     ],
 )
@@ -293,7 +431,9 @@ def test_the_draft_equals_a_whole_block_that_computes_every_row(flash_policy):
         rope = rope_table(torch.arange(37)[None], 32, torch.float32)
         x = draft.layer.attend(x, *draft.layer.project(x, rope), sees)
         x = x + draft.layer.ffn(draft.layer.ffn_norm(x))
-        expected = draft.head(draft.norm(x[:, 21:]))
+        # Gemma's norm, written out: the weight is added to one.
+        root = x[:, 21:].square().mean(-1, keepdim=True).add(1e-6).sqrt()
+        expected = F.linear(x[:, 21:] / root * (1 + draft.norm.weight), draft.head.weight, draft.head.bias)
         torch.testing.assert_close(draft(Prefix(embeddings, None, 16), state), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -306,6 +446,31 @@ def test_a_draft_of_other_weights_is_refused(flash_policy, tmp_path):
         load_draft(tmp_path / "none.safetensors", other)
     with pytest.raises(CheckpointError, match="not a FLASH draft"):
         load_draft(flash_policy.path, flash_policy.path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"width": 32}, "width"),
+        ({"horizon": 8}, "'horizon': 8.*'horizon': 16"),
+        ({"head_dim": 31}, "head_dim must be even"),
+        ({"heads": 0}, "heads must be in 1..256, got 0"),
+        ({"mlp": 2**40}, "mlp must be in"),
+        ({"state_dim": "x"}, "state_dim must be int"),
+    ],
+)
+def test_a_draft_of_other_dimensions_is_refused_before_it_is_run(flash_policy, tmp_path, change, message):
+    path = tmp_path / "random.safetensors"
+    path.write_bytes(flash_policy.path.read_bytes())
+    config = {**vars(DraftConfig.of(flash_policy.model.config)), **change}
+    try:
+        draft = Draft(DraftConfig(**config))
+    except (ValueError, TypeError, RuntimeError):
+        draft = torch.nn.Linear(1, 1)
+    header = checkpoint.Header("flash-draft", config, {}, {"policy_sha256": checkpoint.file_hash(path)})
+    checkpoint.save(draft_path(path), header, draft)
+    with pytest.raises(CheckpointError, match=rf"random.flash-draft.safetensors.*{message}"):
+        ChunkAgent(replace(flash_policy, path=path), accel.parse("flash"))
 
 
 def test_the_draft_starts_as_the_vlms_first_layer(flash_policy):

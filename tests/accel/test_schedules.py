@@ -8,6 +8,8 @@ import torch
 from replan import accel
 from replan.accel.dp_cache import DPCache
 from replan.policies.agent import ChunkAgent
+from replan.policies.round import Start
+from replan.policies.seams import Method, Seam
 
 
 def run(policy, observation, spec, steps=12):
@@ -86,3 +88,55 @@ def test_counters_start_again_with_each_episode(policy, observation):
     _, agent = run(policy, observation, "dp_cache", steps=1)
     agent.reset(1)
     assert agent.counters() == {"predictions_reused": 0}
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 7])
+def test_few_step_equals_the_plain_loop(policy, observation, steps):
+    """The reference: Euler by hand, from noise to action in equal strides."""
+    actions, agent = run(policy, observation, f"few_step:steps={steps}", steps=1)
+    call, model = agent.round.call, policy.model
+    with torch.inference_mode():
+        context = model.condition(model.prefill(call.prefix), call.inputs)
+        x = call.noise
+        for step in range(steps):
+            x = x - model.step(x, 1 - step / steps, context) / steps
+    np.testing.assert_allclose(policy.processor.actions(x[0], observation["state"])[0], actions[0], atol=1e-4)
+
+
+def test_dp_cache_keeps_no_prediction_for_the_next_round(policy, observation, monkeypatch):
+    times = spy_on_steps(policy, monkeypatch)
+    run(policy, observation, "dp_cache", steps=11)
+    assert times == [1.0, 0.9, 0.8, 0.4, 0.2, 0.1] * 2
+
+
+class Late(Method):
+    """Starts so far on the path."""
+
+    name, claims = "late", frozenset({Seam.INIT})
+
+    def __init__(self, progress):
+        self.progress = progress
+
+    def init(self, call, flow):
+        return Start(call.noise, flow.time(self.progress))
+
+
+@pytest.mark.parametrize(
+    ("spec", "progress", "taken", "counted"),
+    [
+        ("few_step:steps=2", 0.0, 2, 8),
+        ("few_step:steps=2", 0.5, 1, 4),  # of five that a dense round takes from there
+        ("few_step:steps=2", 0.55, 1, 4),
+        ("few_step:steps=2", 0.9, 1, 0),
+        ("few_step:steps=20", 0.0, 20, 0),
+        ("dp_cache", 0.0, 6, 4),
+        ("dp_cache", 0.4, 4, 2),  # the first step of what is left is computed: 4, 6, 8, 9
+        ("dp_cache", 0.8, 2, 0),
+    ],
+)
+def test_what_a_later_start_leaves_out_is_not_counted(policy, observation, monkeypatch, spec, progress, taken, counted):
+    times = spy_on_steps(policy, monkeypatch)
+    agent = ChunkAgent(policy, [*accel.parse(spec), Late(progress)])
+    agent.act(observation)
+    assert len(times) == taken
+    assert list(agent.counters().values()) == [counted]

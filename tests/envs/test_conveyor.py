@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import gymnasium
 import mujoco
 import numpy as np
@@ -156,16 +159,19 @@ def test_doing_nothing_loses_the_object(make):
     assert (info["outcome"], info["success"], reward, terminated, truncated) == ("lost", False, 0.0, True, False)
 
 
-def place(target_xyz, *, gripper=-1.0, bin_name="red"):
-    """A cell whose dog lies still at a place, gripper far away."""
+def place(target_xyz, *, gripper=-1.0, bin_name="red", width=physics.OPENING, speed=0.0):
+    """A cell whose dog is at a place, moving up with a speed, gripper far away with its fingers so far open."""
     world = ConveyorPhysics(("dog",), 0.1, physics.TOOL_HOME, 0.0, {"dog": (physics.BELT_X, -0.3, 0.0)})
     start = world._object_q["dog"]
     world.data.qpos[start : start + 3] = target_xyz
-    world.data.qvel[world._object_v["dog"] : world._object_v["dog"] + 6] = 0
+    world.data.qvel[world._object_v["dog"] : world._object_v["dog"] + 6] = [0, 0, speed, 0, 0, 0]
+    world.data.qpos[world._finger_q] = width / 2
     world.gripper = gripper
     mujoco.mj_forward(world.model, world.data)
     start = task.Draw("dog", bin_name, 6.0, {}, (0.5, 0.0, 0.4), 0.0, (0.4, 0.4), (0.0, 0.0, 0.0))
-    return task.outcome(world, start, 0)
+    outcome = task.outcome(world, start, 0)
+    assert task.solved(world, start) == (outcome == "success")
+    return outcome
 
 
 def test_outcomes():
@@ -177,6 +183,89 @@ def test_outcomes():
     assert place((physics.BELT_X, 0.51, physics.BELT_TOP)) == "lost"
     assert place((physics.BELT_X, 0.51, physics.BELT_TOP + 0.2)) is None  # carried, not lost
     assert place((physics.BELT_X, 0.0, physics.BELT_TOP)) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "outcome"),
+    [
+        ({"speed": 0.04}, "success"),
+        ({"speed": 0.06}, None),  # still falling, or bouncing
+        ({"speed": 0.4}, None),
+        ({"width": 0.055}, "success"),
+        ({"width": 0.050}, None),  # told to open, and still around the object
+        ({"width": 0.0}, None),
+        ({"gripper": 1.0}, None),
+    ],
+    ids=repr,
+)
+def test_success_is_at_rest_with_open_fingers(state, outcome):
+    assert place((*physics.BINS["red"], 0.01), **state) == outcome
+
+
+def test_the_manifest_says_by_which_numbers_it_is_judged_and_moved(make):
+    _, info = make().reset(seed=0, options=CELL)
+    rule, action = info["manifest"]["success_rule"], info["manifest"]["action"]
+    assert all(part in rule for part in ("< 0.05 m/s", "wider than 52 mm", "y = 0.5 m", "below 0.09 m"))
+    assert action == "1 is 30 mm and 0.2 rad; 50 ms" and info["manifest"]["step_budget"] == "10 s"
+
+
+CONSTANTS = """
+import sys, gymnasium
+from replan.envs.conveyor import physics
+setattr(physics, sys.argv[1], float(sys.argv[2]))
+from replan.envs.conveyor import task
+import replan.envs
+env = gymnasium.make("replan/ConveyorSorting-v0").unwrapped
+env.cameras_on = False
+print(env.reset(seed=0, options={"task": "brush-blue"})[1]["manifest"])
+"""
+
+
+@pytest.mark.parametrize(("name", "value", "said"), [("TRANSLATION", 0.02, "20 mm"), ("OPENING", 0.07, "56 mm")])
+def test_the_manifest_follows_the_constants(name, value, said):
+    done = subprocess.run([sys.executable, "-c", CONSTANTS, name, str(value)], capture_output=True, text=True)
+    assert said in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "closed"), [(-1.0, False), (-1e-6, False), (0.0, False), (1e-6, True), (1.0, True)]
+)
+def test_the_gripper_closes_above_zero(command, closed):
+    world = ConveyorPhysics(("dog",), 0.1, physics.TOOL_HOME, 0.0, {"dog": (physics.BELT_X, -0.5, 0.0)})
+    for _ in range(10):
+        world.control(np.array([0, 0, 0, 0, 0, 0, command]))
+    assert (world.gripper, world.width < 0.01) == ((1.0, True) if closed else (-1.0, False))
+
+
+def test_the_belt_keeps_its_speed_whatever_holds_it_back():
+    world = ConveyorPhysics(("dog",), 0.2, physics.TOOL_HOME, 0.0, {"dog": (physics.BELT_X, -0.5, 0.0)})
+    start = world.data.qpos[world._belt_q]
+    for _ in range(100):
+        world.data.qvel[world._belt_v] = 0.0  # as a jam would
+        world.advance(1)
+    assert world.data.qpos[world._belt_q] - start == pytest.approx(100 * 0.002 * 0.2, rel=1e-3)
+
+
+def test_an_object_that_leaves_the_bin_after_the_episode_was_no_lasting_success(make):
+    env = make(speed=10).unwrapped
+    env.cameras_on = False
+    ends = {}
+    for leaves in (False, True):
+        env.reset(seed=2, options={"task": "dog-blue", "init_state": 0})
+        info, advance = {}, type(env)._advance
+
+        def thrown(ticks, advance=advance):
+            start = env._physics._object_q["dog"]
+            env._physics.data.qpos[start : start + 3] = [0.8, 0.0, 0.05]  # next to everything
+            advance(env, ticks)
+
+        while "outcome" not in info:
+            if leaves:
+                env._advance = thrown
+            *_, info = env.step(env.expert_chunk(1)[0].astype(np.float32))
+        env.__dict__.pop("_advance", None)
+        ends[leaves] = info["success"], info["success_at_end"]
+    assert ends == {False: (True, True), True: (True, False)}
 
 
 @pytest.mark.parametrize(

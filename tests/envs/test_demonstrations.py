@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from replan.envs.demonstrations import Labelled
 from replan.envs.libero.demonstrations import episode as simulated
 from replan.envs.robotwin.demonstrations import episode as scripted
 from replan.envs.robotwin.world import UnstableScene
+from replan.eval.collect import Request, collect
+from replan.policies.training.recording import Conventions, Frames
 
 HORIZON = 16
 
@@ -117,3 +120,20 @@ def test_a_policy_acts_before_the_script_takes_over():
     frames = scripted(env, np.random.default_rng(5), 0, "task", HORIZON, policy)
     assert 10 < env.time < env.steps and len(frames.labels) == 20
     assert len(shots) == -(-env.time // 10) and all(shots)  # one call per ten actions, each on a rendered image
+
+
+def dark(env, rng, seed, task, horizon, policy):
+    """An episode that is over before its cameras are turned on again."""
+    observation, _ = env.reset(seed=seed, options={"task": task})
+    env.cameras_on = False
+    return Labelled([observation], [np.zeros((horizon, 7))])
+
+
+def test_an_episode_that_ends_with_its_cameras_off_does_not_darken_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr("replan.envs.conveyor.demonstrations.episode", dark)
+    conventions = Conventions("conveyor", ("third", "wrist"), (6,), relative=False, image_size=64)
+    episode = "replan.envs.conveyor.demonstrations:episode"
+    env_id, out = "replan.envs:replan/ConveyorSorting-v0", tmp_path / "dog-red"
+    collect(Request(env_id, conventions, episode, "dog-red", 0, out, episodes=2, seed=0, horizon=4))
+    frames = Frames.load(out)
+    assert len(frames.images) == 2 and all(image.any() for image in frames.images)

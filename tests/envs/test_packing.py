@@ -107,6 +107,42 @@ def test_parts_at_rest_in_their_slots_are_success_only_in_the_order_named():
     assert task.outcome(world, ORDER, ORDER[:2], 0) is None
 
 
+def test_parts_that_were_laid_down_with_a_closed_gripper_have_no_order():
+    world = cell({"leg": in_slot("leg"), "top": in_slot("top")})
+    world.gripper = 1.0
+    assert task.newly_placed(world, ()) == ()
+    world.gripper = -1.0  # it opens, and both count in the same control step
+    new = task.newly_placed(world, ())
+    assert new == ("leg", "top")
+    assert task.outcome(world, ORDER, new, 0, together=len(new) > 1) == "order"
+    assert task.outcome(world, ORDER, new, 0) is None
+
+
+def test_a_step_in_which_two_parts_come_to_count_ends_the_episode(make):
+    env = make(speed=1.0)
+    env.reset(seed=0, options={"task": "leg-top-screw", "init_state": 0})
+    env._physics = cell({"leg": in_slot("leg"), "top": in_slot("top")})
+    *_, info = env.step(np.array([0, 0, 0, 0, 0, 0, -1], np.float32))
+    assert info["outcome"] == "order"
+
+
+@pytest.mark.parametrize("planted", ["nothing", "held", "moving", "closed", "swapped", "order"])
+def test_a_lasting_success_is_all_parts_at_rest_released_in_their_slots_and_in_order(planted):
+    world, placed = cell({part: in_slot(part) for part in PARTS}), ORDER
+    if planted == "held":
+        start = world._object_q["leg"]
+        world.data.qpos[start : start + 3] = in_slot("leg", 0.10)
+    if planted == "moving":
+        world.data.qvel[world._object_v["leg"]] = 0.1
+    if planted == "closed":
+        world.gripper = 1.0
+    if planted == "swapped":
+        world = cell({"leg": in_slot("top"), "top": in_slot("leg"), "screw": in_slot("screw")})
+    if planted == "order":
+        placed = ("top", "leg", "screw")
+    assert task.solved(world, ORDER, placed) == (planted == "nothing")
+
+
 def test_a_part_in_another_parts_slot_is_a_failure():
     world = cell({"leg": in_slot("top")})
     assert task.newly_placed(world, ()) == ("leg",)

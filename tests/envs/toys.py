@@ -49,9 +49,12 @@ class Toy(CellEnv):
         self.velocity = self.speed * float(np.clip(action, -1, 1)[0])
         self._advance(self.ticks_per_action)
         self.time_ns += self.ticks_per_action * self.tick_ns
-        if abs(self.x - self.goal) < 0.1:
+        if self._solved():
             return "success"
         return "time" if self.time_ns >= 5_000_000_000 else None
+
+    def _solved(self) -> bool:
+        return abs(self.x - self.goal) < 0.1
 
     def _observe(self) -> dict[str, Any]:
         eye = np.full((4, 4, 3), int(self.x * 10) % 200 + 1 if self.cameras_on else 0, np.uint8)
@@ -60,8 +63,7 @@ class Toy(CellEnv):
     def _advance(self, ticks: int) -> None:
         self.x += self.velocity * ticks * self.tick_ns / 1e9
 
-    def get_state(self) -> np.ndarray:
-        self._require_start()
+    def _state(self) -> np.ndarray:
         return np.array([self.x, self.velocity])
 
 
@@ -195,6 +197,105 @@ class SaysNoOutcome(Toy):
 class HasAFloat32State(Toy):
     def get_state(self):
         return super().get_state().astype(np.float32)
+
+
+class DiffersLate(Toy):
+    """After 0.4 s, a cell depends on the process."""
+
+    def _act(self, action):
+        outcome = super()._act(action)
+        self.x += 1e-9 * os.getpid() if 2_900_000_000 <= self.time_ns < 3_000_000_000 else 0.0
+        return outcome
+
+
+class MovesLateWhereItIsSeen(Toy):
+    def _observe(self):
+        self.x += 1e-9 if self.cameras_on and self.time_ns > 2_000_000_000 else 0.0
+        return super()._observe()
+
+
+class HoldsWithoutMoving(Toy):
+    def _advance(self, ticks):
+        if ticks == self.ticks_per_action:
+            super()._advance(ticks)
+
+
+class RemembersInItsSecondTask(Toy):
+    """A drift of the second task alone, from the cells before it."""
+
+    def _begin(self, task, init_state, seed):
+        self.cells = getattr(self, "cells", 0) + 1
+        manifest = super()._begin(task, init_state, seed)
+        self.x += 1e-9 * self.cells if task == TASKS[1] else 0.0
+        return manifest
+
+
+class SaysSuccessAsANumber(Toy):
+    def step(self, action):
+        *result, info = super().step(action)
+        return (*result, {**info, "success": np.bool_(info["success"])})
+
+
+class NeverLooksAgain(Toy):
+    def step(self, action):
+        *result, info = super().step(action)
+        info.pop("success_at_end", None)
+        return (*result, info)
+
+
+class SaysAtEndAsANumber(Toy):
+    def step(self, action):
+        *result, info = super().step(action)
+        return (*result, {**info, **({"success_at_end": 0} if "outcome" in info else {})})
+
+
+class HasAnInfiniteManifest(Toy):
+    def _begin(self, task, init_state, seed):
+        return {**super()._begin(task, init_state, seed), "friction": float("inf")}
+
+
+class HasATupleInItsInfo(Toy):
+    def _info(self):
+        return {"stages": (1, 2)}
+
+
+class HasNumbersForNames(Toy):
+    def _info(self):
+        return {1: "reached"}
+
+
+class HasAnArrayInItsInfo(Toy):
+    def _info(self):
+        return {"forces": np.zeros(2)}
+
+
+class StepsAfterTheEnd(Toy):
+    def _require_episode(self):
+        self._require_start()
+
+
+class StepsAfterClose(Toy):
+    def close(self):
+        pass
+
+
+class TakesOverflow(Toy):
+    def step(self, action):
+        action = np.asarray(action)
+        finite = action.dtype == np.float64 and np.isfinite(action).all()
+        return super().step(np.clip(action, -2, 2) if finite else action)
+
+
+class TakesAnySeed(Toy):
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=int(seed) if seed is True else seed, options=options)
+
+
+class TakesSmallSeedsOnly(Toy):
+    def _begin(self, task, init_state, seed):
+        if seed >= 2**32:
+            raise ValueError("the seed is too large")
+        return super()._begin(task, init_state, seed)
 
 
 class HasAnArrayInItsManifest(Toy):

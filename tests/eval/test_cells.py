@@ -1,18 +1,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
-from types import MappingProxyType
 
 import pytest
-import replan.results
 from fake import SUITES
-from replan.envs import SUITES as REAL
-from replan.eval.cells import Cell, address, make_batches, make_cells, make_chains, make_jobs
+from replan.eval.cells import Actor, Cell, address, make_batches, make_cells, make_chains, make_jobs
 from replan.eval.spec import BadInput, make_spec
-from replan.results.store import Store
 
-REFERENCE = Path(replan.results.__file__).with_name("reference")
+
+def actors(spec):
+    pairs = [(policy, method) for policy in spec.policy.values() for method in spec.method]
+    return {pair: Actor("w", ordered=pair[1] == "learn") for pair in pairs}
 
 
 def cells(**fields):
@@ -62,7 +60,7 @@ def test_address_depends_on_content_alone():
 
 def test_methods_meet_the_same_cells_side_by_side_and_take_turns_in_going_first():
     spec = make_spec({"suite": "belt", "out": "x", "episodes": 4, "method": "dense,draft"}, SUITES)
-    jobs = make_jobs(spec, make_cells(spec, SUITES), {("tiny", "dense"): {}, ("tiny", "draft"): {}}, None)
+    jobs = make_jobs(spec, make_cells(spec, SUITES), actors(spec), None)
     pairs = [jobs[i : i + 2] for i in range(0, 8, 2)]
     assert all(a.cell == b.cell and {a.method, b.method} == {"dense", "draft"} for a, b in pairs)
     assert [a.method for a, _ in pairs] == ["dense", "draft", "dense", "draft"]
@@ -70,8 +68,7 @@ def test_methods_meet_the_same_cells_side_by_side_and_take_turns_in_going_first(
 
 def batches_of(**fields):
     spec = make_spec({"out": "x", "method": "dense,draft", **fields}, SUITES)
-    weights = {(policy, method): {} for policy in spec.policy.values() for method in spec.method}
-    jobs = make_jobs(spec, make_cells(spec, SUITES), weights, None)
+    jobs = make_jobs(spec, make_cells(spec, SUITES), actors(spec), None)
     batches = make_batches(jobs, SUITES)
     assert sorted(job.key for batch in batches for job in batch) == sorted(job.key for job in jobs)
     return batches
@@ -96,14 +93,19 @@ def test_suites_come_one_after_another_each_with_its_own_policy():
 
 
 def test_measurement_address_covers_everything_that_can_change_an_episode():
-    def key(weights=MappingProxyType({"a": "0"}), latency=None, ordered=(), **fields):
+    def key(latency=None, suite_code="s", actor=None, **fields):
         spec = make_spec({"suite": "belt", "out": "x", "episodes": 1, "device": "cpu", **fields}, SUITES)
-        return make_jobs(spec, make_cells(spec, SUITES), {("tiny", spec.method[0]): weights}, latency, ordered)[0].key
+        given = {"weights": "0", "code": {"policy": "p", "method": "m"}, **(actor or {})}
+        actors = {(policy, method): Actor(**given) for policy in spec.policy.values() for method in spec.method}
+        return make_jobs(spec, make_cells(spec, SUITES), actors, latency, {"belt": suite_code})[0].key
 
     different = [
         key(),
-        key(weights={"a": "1"}),
-        key(weights={"a": "0", "a.draft": "2"}),
+        key(actor={"weights": "1"}),
+        key(actor={"files": ("2",)}),
+        key(actor={"code": {"policy": "q", "method": "m"}}),
+        key(actor={"code": {"policy": "p", "method": "n"}}),
+        key(suite_code="t"),
         key(latency={"fixed": 1}),
         key(method="draft"),
         key(clock="realtime"),
@@ -112,17 +114,17 @@ def test_measurement_address_covers_everything_that_can_change_an_episode():
         key(dtype="bfloat16"),
         key(device="cuda"),
         key(dtype="bfloat16", device="cuda"),
-        key(ordered=["dense"]),
+        key(actor={"ordered": True}),
     ]
     assert len(set(different)) == len(different)
-    assert key(weights={"copy/of/a": "0"}) == key(workers=2) == key(out="y") == key(timeout=1.0) == key()
+    assert key(policy="copy/of/it") == key(workers=2) == key(out="y") == key(timeout=1.0) == key()
 
 
 def test_measurement_address_covers_the_files_of_its_own_method_alone():
     def keys(draft):
         spec = make_spec({"suite": "belt", "out": "x", "episodes": 1, "method": "dense,draft"}, SUITES)
-        weights = {("tiny", "dense"): {"a": "0"}, ("tiny", "draft"): {"a": "0", "a.draft": draft}}
-        return [job.key for job in make_jobs(spec, make_cells(spec, SUITES), weights, None)]
+        both = {("tiny", "dense"): Actor("0"), ("tiny", "draft"): Actor("0", files=(draft,))}
+        return [job.key for job in make_jobs(spec, make_cells(spec, SUITES), both, None)]
 
     (dense, draft), (dense_again, retrained) = keys("1"), keys("2")
     assert dense == dense_again
@@ -131,8 +133,7 @@ def test_measurement_address_covers_the_files_of_its_own_method_alone():
 
 def chained(**fields):
     spec = make_spec({"suite": "belt", "out": "x", "method": "dense,learn", "device": "cpu", **fields}, SUITES)
-    weights = {(policy, method): {} for policy in spec.policy.values() for method in spec.method}
-    return make_jobs(spec, make_cells(spec, SUITES), weights, None, ["learn"])
+    return make_jobs(spec, make_cells(spec, SUITES), actors(spec), None)
 
 
 def test_the_address_of_an_ordered_measurement_contains_the_episodes_before_it():
@@ -153,18 +154,6 @@ def test_each_ordered_method_has_one_chain_per_suite():
         assert sorted((chain[0].cell.suite, len(chain)) for chain in chains) == [("belt", 3), ("shelf", 3)]
         assert all([job.place for job in chain] == [0, 1, 2] for chain in chains)
     assert make_chains(job for job in jobs if job.method == "dense") == []
-
-
-@pytest.mark.parametrize("directory", ["suites/conveyor", "belt_speed/flash"])
-def test_addresses_of_the_committed_reference_rows_are_still_those(directory):
-    """So a run with new methods can be merged with them, and they can be resumed."""
-    with Store.open(REFERENCE / directory) as store:
-        run, rows = store.run, store.episodes()
-    spec = make_spec({**run.spec, "out": "x"}, REAL)
-    weights = {("pi0-tiny", method): {"": run.checkpoints["pi0-tiny"]} for method in spec.method}
-    weights["pi0-tiny", "flash"] = run.checkpoints
-    jobs = make_jobs(spec, make_cells(spec, REAL), weights, run.identity.latency)
-    assert {job.key for job in jobs} == {row.key for row in rows}
 
 
 def test_noise_seed_is_the_same_for_every_method_and_another_one_in_every_cell():

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from fake import SUITES, FakeRegistry
 from play import plan
 from replan.envs import SUITES as REAL
 from replan.eval import claims, provenance
@@ -35,15 +36,16 @@ def test_what_cannot_change_a_result_is_not_part_of_the_specification():
 
 
 def test_what_a_suite_is_made_of_is_part_of_the_identity_for_all_settings_that_are_run():
-    assert record().identity.fingerprints == {}
-    assert record(suite="belt,shelf").identity.fingerprints == {"shelf": {"boards": "oak 1", "speed": "own"}}
+    code = FakeRegistry().suite_code(SUITES["belt"])
+    both = record(suite="belt,shelf").identity.fingerprints
+    assert both == {"belt": {"code": code}, "shelf": {"boards": "oak 1", "speed": "own", "code": code}}
     swept = record(suite="shelf", set={"speed": "0.1,0.3"}).identity.fingerprints
-    assert swept == {"shelf": {"boards": "oak 1", "speed": "0.1 and 0.3"}}
+    assert swept == {"shelf": {"boards": "oak 1", "speed": "0.1 and 0.3", "code": code}}
 
 
 def test_what_a_latency_stands_for_is_part_of_the_identity():
     realtime = record(clock="realtime", latency="fixed:5ms")
-    assert (realtime.identity.harness, realtime.identity.latency) == (1, {"fixed": 5_000_000})
+    assert realtime.identity.latency == {"fixed": 5_000_000}
 
 
 def test_the_device_is_resolved_before_anything_is_addressed(monkeypatch):

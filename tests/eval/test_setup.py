@@ -42,6 +42,8 @@ def replan(capsys):
         ("", None),
         ("import sys; sys.exit('the mesh is missing')", "the mesh is missing"),
         ("import sys; print('noise'); print('more', file=sys.stderr); 1 / 0", "ZeroDivisionError: division by zero"),
+        ("class A:\n def __del__(self): raise OSError('late')\na = A()\n1 / 0", "ZeroDivisionError: division by zero"),
+        ("class A:\n def __del__(self): raise OSError('early')\nA()\n1 / 0", "ZeroDivisionError: division by zero"),
         ("import os; os.abort()", "the process was killed by SIGABRT"),
         ("import os; os._exit(7)", "the process ended with exit code 7"),
     ],

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from replan.policies.agent import ChunkAgent
-from replan.policies.call import call_policy
+from replan.policies.call import call_policy, dense
+from replan.policies.round import Proposal
 from replan.policies.seams import Method, Methods, Seam
 
 
@@ -50,6 +53,17 @@ def test_noise_belongs_to_the_control_step_not_to_the_call(policy, observation):
     assert np.array_equal(a[4], b[4])  # both called at step 4
 
 
+def test_every_round_has_noise_of_its_own(policy, observation):
+    agent, noise = ChunkAgent(policy), []
+    agent.reset(0)
+    for _ in range(31):
+        agent.act(observation)
+        if agent.round is not None:
+            noise.append(agent.round.call.noise)
+    assert len(noise) == 4
+    assert all(not torch.equal(a, b) for place, a in enumerate(noise) for b in noise[:place])
+
+
 def test_global_random_state_is_left_alone(policy, observation):
     before = torch.get_rng_state()
     acts(ChunkAgent(policy), observation, 3)
@@ -63,6 +77,66 @@ def test_the_dense_policy_has_no_error_against_itself(policy, observation):
     agent.act(observation)
     with pytest.raises(ValueError, match="no round"):
         agent.dense_error()
+
+
+class Overwriting(Method):
+    """Claims nothing, and spoils what it may only look at."""
+
+    name = "overwriting"
+
+    def __init__(self, how):
+        self.how = how
+
+    def look(self, call):
+        if self.how == "noise in place":
+            call.noise.zero_()
+        elif self.how == "noise":
+            call.noise = torch.zeros_like(call.noise)
+        elif self.how == "state in place":
+            call.inputs.state.zero_()
+        elif self.how == "images in place":
+            call.inputs.images.zero_()
+            call.prefix = call.stages.encode(call.inputs)
+        elif self.how == "inputs":
+            call.inputs = replace(call.inputs, state=torch.zeros_like(call.inputs.state))
+
+    def observe_full(self, call):
+        if self.how == "chunk in place":
+            call.chunk.zero_()
+
+
+@pytest.mark.parametrize(
+    "how", ["noise in place", "noise", "state in place", "images in place", "inputs", "chunk in place"]
+)
+def test_a_method_that_writes_into_a_round_is_not_compared_with_what_it_wrote(policy, observation, how):
+    """The reference comes from what the agent holds, so that the error shows whatever a method did to the round."""
+    dense, agent = ChunkAgent(policy), ChunkAgent(policy, [Overwriting(how)])
+    before = {name: np.array(value) for name, value in observation.items()}
+    for _ in range(11):
+        expected, got = dense.act(observation), agent.act(observation)
+    assert not np.array_equal(got, expected)
+    assert agent.dense_error() > 1e-3
+    assert all(np.array_equal(observation[name], value) for name, value in before.items())
+
+
+def test_the_error_is_that_of_the_executed_actions(policy, observation):
+    """What a method does to actions that are never executed is no error; to one that is, it is."""
+
+    class Prefix(Method):
+        name, claims, routes = "prefix", frozenset({Seam.ROUND}), ("prefix",)
+
+        def __init__(self, length, wrong):
+            self.length, self.wrong = length, wrong
+
+        def propose(self, call):
+            plain = dense(policy.model, call.prefix, call.inputs, call.noise).clone()
+            plain[:, self.wrong] += 3
+            return Proposal(plain, self.length, "prefix")
+
+    for length, wrong, expected in ((4, 4, 0), (4, 9, 0), (10, 10, 0), (4, 3, 3 / 4**0.5), (10, 3, 3 / 10**0.5)):
+        agent = ChunkAgent(policy, [Prefix(length, wrong)])
+        agent.act(observation)
+        assert agent.dense_error() == pytest.approx(expected, rel=1e-5)
 
 
 def test_stage_times_lie_within_the_call(policy, observation):

@@ -394,14 +394,59 @@ def test_a_pi05_is_refused_as_such(name, prefix, tmp_path, weights):
 def test_a_pickle_with_the_right_name_is_refused(tmp_path, weights):
     path = tmp_path / "model.safetensors"
     torch.save(weights, path)
-    with pytest.raises(CheckpointError, match="not a safetensors file.*pickled checkpoints are never loaded"):
+    with pytest.raises(CheckpointError, match="pickled file, which is never loaded"):
         load_published(path, CONFIG)
 
 
 def test_a_truncated_file_is_refused(published):
     published.write_bytes(published.read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match="not a safetensors file"):
+    with pytest.raises(CheckpointError, match=r"cut short \(\d+ of \d+ bytes\)"):
         load_published(published, CONFIG)
+
+
+def test_other_names_do_not_hide_whose_file_it_is(tmp_path, weights):
+    """Two of 73 names without lerobot's prefix are two unknown names, not 71 missing ones."""
+    lerobot = {f"model.{name}": tensor for name, tensor in weights.items()}
+    other = {"extra.a": torch.zeros(1), "extra.b": torch.zeros(1)}
+    with pytest.raises(CheckpointError, match=r"0 missing keys; 2 unknown keys \(extra.a, extra.b\)"):
+        load_published(write(tmp_path / "model.safetensors", lerobot | other), CONFIG)
+
+
+def test_statistics_among_the_weights_and_older_layouts_are_called_that(tmp_path, weights):
+    lerobot = {f"model.{name}": tensor for name, tensor in weights.items()}
+    buffers = {"normalize_inputs.buffer_observation_state.mean": torch.zeros(1)}
+    with pytest.raises(CheckpointError, match=r"normalisation buffers \(normalize_inputs.*save it again without them"):
+        load_published(write(tmp_path / "buffers.safetensors", lerobot | buffers), CONFIG)
+    older = {
+        name.replace("paligemma.model.language_model", "paligemma.language_model.model"): tensor
+        for name, tensor in weights.items()
+    }
+    with pytest.raises(CheckpointError, match="older layout.*save it again"):
+        load_published(write(tmp_path / "older.safetensors", older), CONFIG)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.int8, torch.int64, torch.bool, torch.float8_e4m3fn, torch.complex64]
+)
+def test_weights_of_another_number_type_are_refused(dtype, tmp_path, weights):
+    path = write(tmp_path / "odd.safetensors", weights | {FIRST_QUERY: weights[FIRST_QUERY].to(dtype)})
+    with pytest.raises(CheckpointError, match=f"odd.safetensors: {FIRST_QUERY} is stored as .*, not as F16, BF16, F32"):
+        load_published(path, CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"), [(math.nan, torch.float32), (math.inf, torch.bfloat16), (1e5, torch.float16)]
+)
+def test_weights_that_are_not_finite_once_they_are_cast_are_refused(value, dtype, tmp_path, weights):
+    spoiled = weights | {FIRST_QUERY: torch.full_like(weights[FIRST_QUERY], value, dtype=torch.float32)}
+    with pytest.raises(CheckpointError, match=f"{FIRST_QUERY} holds values that are not finite in {dtype}"):
+        load_published(write(tmp_path / "odd.safetensors", spoiled), CONFIG, dtype)
+
+
+def test_a_jax_folder_is_called_that(tmp_path):
+    (tmp_path / "params").mkdir()
+    with pytest.raises(CheckpointError, match="JAX checkpoint.*convert_jax_model_to_pytorch"):
+        load_published(tmp_path, CONFIG)
 
 
 def test_absent_files_are_named(tmp_path, weights):
@@ -415,7 +460,9 @@ def test_absent_files_are_named(tmp_path, weights):
         load_published(folder, CONFIG)
 
 
-@pytest.mark.parametrize("text", ["{", "{}"])
+@pytest.mark.parametrize(
+    "text", ["{", "{}", "[]", '{"weight_map": {"a": 1}}', '{"weight_map": {"a": []}}', "[" * 10**5]
+)
 def test_a_damaged_index_is_refused(text, tmp_path):
     (tmp_path / "model.safetensors.index.json").write_text(text)
     with pytest.raises(CheckpointError, match="does not say which shards"):

@@ -7,9 +7,11 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 import torch
+from replan.policies.call import call_policy
 from replan.policies.checkpoint import CheckpointError, from_plain
 from replan.policies.pi0 import Pi0Processor
-from replan.policies.processing import ObservationError, pixels, views
+from replan.policies.processing import ObservationError, checked_state, pixels, views
+from replan.policies.seams import Methods
 
 
 def test_pixels_tokens_and_state(policy, observation):
@@ -66,13 +68,67 @@ def test_what_cannot_be_read_is_refused_by_value(policy, observation, key, value
         {"gripper": ()},
         {"gripper": (6, -1)},
         {"action_std": (1.0,) * 6},
-        {"state_std": (0.0,) * 11},
-        {"action_mean": (np.nan,) * 7},
+        {"gripper": (6, 6)},
+        {"gripper": tuple(range(7))},
+        {"cameras": ("third", "third")},
     ],
 )
 def test_conventions_that_contradict_each_other_are_refused(policy, changes):
-    with pytest.raises(ValueError, match="gripper|mean and"):
+    with pytest.raises(ValueError, match="gripper|mean and|cameras"):
         replace(policy.processor, **changes)
+
+
+@pytest.mark.parametrize("field", ["state_mean", "state_std", "action_mean", "action_std"])
+@pytest.mark.parametrize("value", [1e300, 1e39, 1e30, -1e30, np.nan, np.inf, 1e-45, 1e-300, 0.0, -1.0])
+def test_statistics_with_which_float32_cannot_compute_are_refused(policy, field, value):
+    values = (*getattr(policy.processor, field)[:-1], value)
+    if field.endswith("mean") and abs(value) <= 1:
+        assert np.isfinite(replace(policy.processor, **{field: values}).actions(torch.ones(7), np.ones(11))).all()
+        return
+    with pytest.raises(ValueError, match=rf"{field}\[{len(values) - 1}\] must be from .* got "):
+        replace(policy.processor, **{field: values})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("state", None, "state must be 11 finite numbers"),
+        ("state", "abc", "state must be"),
+        ("state", [[0.0], [1.0, 2.0]], "state must be"),
+        ("state", np.zeros(11, np.complex64), "complex64"),
+        ("state", np.zeros(11, bool), "bool"),
+        ("state", np.array(["1"] * 11), "<U1"),
+        ("state", np.full(11, 1e300), "inf"),
+        ("instruction", None, "instruction must be a text, got NoneType"),
+        ("instruction", 5, "got int"),
+        ("instruction", b"put", "got bytes"),
+        ("third", np.zeros((1, 1, 3), np.uint8), "at least 8 pixels"),
+        ("third", np.zeros((7, 640, 3), np.uint8), "at least 8 pixels"),
+        ("third", None, "uint8"),
+    ],
+)
+def test_an_entry_of_another_type_is_refused_by_name(policy, observation, key, value, message, recwarn):
+    with pytest.raises(ObservationError, match=message):
+        policy.processor.inputs({**observation, key: value})
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("key", ["third", "wrist", "state", "instruction"])
+def test_an_observation_that_lacks_an_entry_says_what_it_has(policy, observation, key):
+    del observation[key]
+    with pytest.raises(ObservationError, match=f"lacks '{key}'; it has .*'"):
+        call_policy(policy, Methods(), observation, torch.zeros(1, 16, 7))
+
+
+def test_an_observation_that_is_no_dict_is_refused(policy):
+    with pytest.raises(ObservationError, match="must be a dict, got ndarray"):
+        policy.processor.inputs(np.zeros(3))
+
+
+def test_inputs_share_no_memory_with_the_observation(observation):
+    state = checked_state(observation, 11)
+    state[:] = 7
+    assert not (observation["state"] == 7).any()
 
 
 def test_views_of_another_size_are_scaled_whole_and_centred_on_black(policy, observation):

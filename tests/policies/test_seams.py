@@ -447,7 +447,7 @@ def test_the_dense_reference_starts_from_the_inputs(policy, observation):
     agent.act(observation)
     plain = agent_of(policy)
     plain.act(observation)
-    assert torch.equal(dense_chunk(policy, agent.round), plain.round.chunk)
+    assert torch.equal(dense_chunk(policy, observation, agent._noise(0)), plain.round.chunk)
     assert agent.dense_error() > 1e-3
 
 

@@ -76,7 +76,7 @@ def build_error(method: str = "dense", cell: int = 0, **changes: Any) -> Episode
 def build_run(**changes: Any) -> Run:
     values: dict[str, Any] = dict(
         spec={"suite": "conveyor", "episodes": 50, "methods": ["dense", "flash"], "settings": {"speed": 10.0}},
-        identity=RunIdentity(harness=1, latency={"fixed": 0}),
+        identity=RunIdentity(latency=None),
         activity_counters={},
         command="replan eval --suite conveyor",
         started="2026-01-02T03:04:05+00:00",

@@ -224,7 +224,7 @@ def test_an_old_run_that_was_resumed_elsewhere_may_hold_episodes_of_both_machine
 
 
 def test_a_fingerprint_of_another_suite_changes_nothing(written, make):
-    identity = RunIdentity(1, {"fixed": 0}, {"shelf": {"boards": "oak"}})
+    identity = RunIdentity(None, {"shelf": {"boards": "oak"}})
     _, flash = board([written(make.episode("dense")), written(make.episode("flash"), run=make.run(identity=identity))])
     assert flash.paired.n == 1
 
@@ -328,7 +328,7 @@ def test_a_baseline_that_other_code_played_is_refused_and_marked_on_request(writ
 
 
 def test_a_baseline_in_another_world_of_the_suite_is_refused(written, make):
-    changed = make.run(identity=RunIdentity(1, {"fixed": 0}, {"conveyor": {"belt": "longer"}}))
+    changed = make.run(identity=RunIdentity(None, {"conveyor": {"belt": "longer"}}))
     with pytest.raises(CodeMismatch):
         board([written(make.episode("dense")), written(make.episode("flash"), run=changed)])
 
@@ -374,7 +374,7 @@ def test_one_trace_under_two_spellings_of_its_path_is_one_latency(written, make)
     stores = [
         written(
             make.episode(method, latency=name, clock="realtime"),
-            run=make.run(spec={"latency": name}, identity=RunIdentity(1, {"trace": "d1"})),
+            run=make.run(spec={"latency": name}, identity=RunIdentity({"trace": "d1"})),
         )
         for method, name in (("dense", "trace:t.jsonl"), ("flash", "trace:./t.jsonl"))
     ]

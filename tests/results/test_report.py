@@ -231,3 +231,14 @@ def test_success_by_task_is_on_the_page_where_there_are_several(written, make):
     assert not Page(several).broken
     assert "<summary>Success by task" in several
     assert "<summary>Success by task" not in render([written(make.episode("dense"))])
+
+
+def test_two_versions_of_a_method_have_a_line_each_in_every_figure(written, make):
+    def version(digest):
+        rounds = (make.round(ms=10, action_error=0.1), make.round(1, ms=12, action_error=0.2))
+        return [make.episode("flash", i, code=make.code("flash", method=digest * 64), rounds=rounds) for i in (0, 1)]
+
+    source = render([written(*(make.episode("dense", i) for i in (0, 1)), *version("a"), *version("b"))])
+    figures = re.findall(r"<svg.*?</svg>", source, flags=re.DOTALL)
+    assert len(figures) == 4
+    assert all(f"flash @{digest * 6}" in figure for figure in figures for digest in "ab")

@@ -66,7 +66,7 @@ def test_the_run_comes_back_as_it_was_written(written, make):
         marks=(Mark("tiny model", "trained here"), Mark("CPU", "CPU")),
         suite_marks={"conveyor": (Mark("a", "b"),)},
         activity_counters={"flash": ("drafts", "rounds")},
-        identity=RunIdentity(2, {"profile": {"full": 1}}, {"conveyor": {"assets": "1"}}),
+        identity=RunIdentity({"profile": {"full": 1}}, {"conveyor": {"assets": "1"}}),
         spec={"methods": ["dense"], "settings": {"speed": 10.0}},
     )
     assert written(run=run).run == run
@@ -198,8 +198,10 @@ def test_a_run_with_a_new_field_is_refused(tmp_path, make):
 def test_a_run_with_other_weights_is_refused(tmp_path, make):
     begin(tmp_path, make, make.run())
     with pytest.raises(SpecMismatch) as caught:
-        Store.start(tmp_path, make.run(checkpoints={"pi0-tiny": "beef"}))
-    assert caught.value.fields == ("checkpoints.pi0-tiny",)
+        identity = dataclasses.replace(make.run().identity, files={"conveyor": {"dense": "beef"}})
+        Store.start(tmp_path, make.run(identity=identity))
+    assert caught.value.fields == ("identity.files.conveyor",)
+    Store.start(tmp_path, make.run(checkpoints={"copy/of/pi0-tiny": "f00d"})).close()
 
 
 def test_a_tuple_in_the_specification_equals_the_list_that_was_stored(tmp_path, make):
@@ -295,8 +297,8 @@ def test_a_run_of_an_older_schema_is_read_as_it_is_and_goes_on(tmp_path, make, v
         Store.start(tmp_path, dataclasses.replace(run, spec={**run.spec, "episodes": 7}))
     assert (tmp_path / FILE).read_bytes() == before and stored_version(tmp_path) == version
 
-    assert (run.identity.harness, run.spec["dtype"], run.spec["device"]) == (1, "float32", "cpu")
-    assert not {"harness", "latency_identity", "world", "must_move"} & run.spec.keys()
+    assert (run.spec["dtype"], run.spec["device"]) == ("float32", "cpu")
+    assert not {"harness", "latency_identity", "world", "must_move", "policy", "latency"} & run.spec.keys()
     assert run.activity_counters["flash"] == ("flash_rounds",) and Mark("CPU", "CPU") in run.marks
     (machine,) = run.machines
     assert {(row.machine, row.device, row.dtype, row.failure) for row in rows} == {(machine, "cpu", "float32", None)}
@@ -354,12 +356,11 @@ def test_an_old_store_that_does_not_say_what_produced_it_is_refused(tmp_path, ch
 
 
 def test_a_run_with_another_identity_is_refused_and_names_the_fields(tmp_path, make):
-    begin(tmp_path, make, make.run(identity=RunIdentity(1, {"fixed": 0}, {"conveyor": {"belt": "1"}})))
-    other = RunIdentity(2, {"fixed": 5}, {"conveyor": {"belt": "2"}})
+    begin(tmp_path, make, make.run(identity=RunIdentity({"fixed": 0}, {"conveyor": {"belt": "1"}})))
+    other = RunIdentity({"fixed": 5}, {"conveyor": {"belt": "2"}})
     with pytest.raises(SpecMismatch) as caught:
         Store.start(tmp_path, make.run(identity=other, activity_counters={"flash": ("drafts",)}))
     assert set(caught.value.fields) == {
-        "identity.harness",
         "identity.latency.fixed",
         "identity.fingerprints.conveyor.belt",
         "activity_counters.flash",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import mujoco
 import numpy as np
+
+from ...rendering import mujoco
 
 OPEN = 0.078  # metres between the pads of the open gripper
 _VOXEL = 0.006  # metres; point clouds are thinned to this grid

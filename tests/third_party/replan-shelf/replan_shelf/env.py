@@ -53,7 +53,7 @@ class Shelf(CellEnv):
             "fixtures": "one board",
             "instruction": "put the toy dog in the red bin",
             "step_budget": f"{LIMIT_NS // 10**9} s",
-            "success_rule": "the hand closes within 2 cm of the object",
+            "success_rule": f"the hand closes within {GRASP * 100:g} cm of the object",
         }
 
     def _act(self, action: np.ndarray) -> str | None:
@@ -63,8 +63,11 @@ class Shelf(CellEnv):
         self._advance(ACTION_TICKS)
         self.time_ns += ACTION_TICKS * self.tick_ns
         if self.gripper > 0:
-            return "success" if np.linalg.norm(self.object - self.hand) < GRASP else "missed"
+            return "success" if self._solved() else "missed"
         return "time" if self.time_ns >= LIMIT_NS else None
+
+    def _solved(self) -> bool:
+        return bool(self.gripper > 0 and np.linalg.norm(self.object - self.hand) < GRASP)
 
     def _advance(self, ticks: int) -> None:
         self.hand = self.hand + self.velocity * (ticks * self.tick_ns / 1e9)
@@ -87,9 +90,7 @@ class Shelf(CellEnv):
     def _render(self) -> np.ndarray:
         return self._image("third")
 
-    def get_state(self) -> np.ndarray:
-        """Returns hand, object, velocity and gripper."""
-        self._require_start()
+    def _state(self) -> np.ndarray:
         return np.array([*self.hand, *self.object, *self.velocity, self.gripper])
 
     def expert_chunk(self, horizon: int) -> np.ndarray:

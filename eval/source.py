@@ -1,0 +1,111 @@
+"""Digests of the source code that decides an episode.
+
+A measurement is known by what made it, so an edited method, model or suite makes another measurement. The files are
+found from import statements, without importing anything. So a change of a comment is a change, and what is imported
+from a third package does not count (the run's record has the versions of those that matter).
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Collection, Iterator
+from functools import cache
+from pathlib import Path
+
+PACKAGE = __name__.partition(".")[0]
+ROOT = Path(__file__).parents[1]
+NO_CODE = {".pyc", ".md"}  # suffixes of files that decide nothing
+
+# Names, such as "replan/envs/world.py", which do not depend on where a package is installed.
+File = tuple[str, Path]
+
+
+def digest(files: Collection[File]) -> str:
+    """Returns a digest (16 hex digits) of the names and contents of files; of no files, the empty text."""
+    content = hashlib.sha256()
+    for name, path in sorted(files):
+        data = path.read_bytes()
+        content.update(f"{name}:{len(data)};".encode() + data)
+    return content.hexdigest()[:16] if files else ""
+
+
+def imported(*modules: str) -> frozenset[File]:
+    """Returns the files of modules, and of all in this package that they import, directly or not.
+
+    Args:
+        modules: Full names. For a module of another package, all files of its top-level package are taken.
+    """
+    files: set[File] = set()
+    waiting = [file for module in modules for file in (_own(module) or _foreign(module))]
+    while waiting:
+        file = waiting.pop()
+        if file not in files:
+            files.add(file)
+            waiting += [own for module in _imports(*file) for own in _own(module)]
+    return frozenset(files)
+
+
+def named(*modules: str) -> frozenset[File]:
+    """Returns the files of modules of this package, and of nothing that they import."""
+    return frozenset(file for module in modules for file in _own(module))
+
+
+def folder(module: str) -> frozenset[File]:
+    """Returns all files, data included, of the folder of a module of this package; nothing for another package's."""
+    return frozenset(file for name, path in _own(module) for file in _below(path.parent, name.rpartition("/")[0]))
+
+
+def _own(module: str) -> list[File]:
+    """Returns the file of a module of this package; nothing if there is none of this name."""
+    top, *rest = module.split(".")
+    stem = ROOT.joinpath(*rest)
+    for path in (stem / "__init__.py", stem.with_name(f"{stem.name}.py")):
+        if top == PACKAGE and rest and path.is_file():
+            return [(f"{PACKAGE}/{path.relative_to(ROOT).as_posix()}", path)]
+    return []
+
+
+def _foreign(module: str) -> list[File]:
+    """Returns all files of the top-level package of a module."""
+    top = module.partition(".")[0]
+    found = getattr(sys.modules.get(top), "__file__", None)
+    if found is None and top not in sys.modules:
+        spec = importlib.util.find_spec(top)
+        found = spec.origin if spec else None
+    if found is None:  # typed in, or a namespace: there is nothing to read
+        return []
+    path = Path(found)
+    return _below(path.parent, top) if path.name == "__init__.py" else [(path.name, path)]
+
+
+def _below(top: Path, name: str) -> list[File]:
+    paths = [path for path in top.rglob("[!.]*") if path.suffix not in NO_CODE and path.is_file()]
+    return [(f"{name}/{path.relative_to(top).as_posix()}", path) for path in paths]
+
+
+def _imports(name: str, path: Path) -> Iterator[str]:
+    """Yields the modules that a Python file may import: for ``from a import b`` both ``a.b`` and ``a``."""
+    if path.suffix != ".py":
+        return
+    package = name.split("/")[:-1]
+    for node in ast.walk(_tree(path, path.stat().st_mtime_ns)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *filter(None, [node.module])])
+            names = [f"{base}.{alias.name}" for alias in node.names]
+            yield from names
+            if not all(map(_own, names)):  # something is defined in the package itself
+                yield base
+
+
+@cache
+def _tree(path: Path, mtime_ns: int) -> ast.Module:
+    try:
+        return ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):  # a file of another package that it never imports
+        return ast.Module([], [])

@@ -1,0 +1,125 @@
+"""Code that decides an episode: an edit of it makes another measurement, and an edit of anything else does not."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import pytest
+from fake import FakeRegistry
+from replan.envs import SUITES
+from replan.eval import source
+from replan.eval.evaluate import evaluate
+from replan.eval.registry import Registry
+from replan.eval.spec import make_spec
+from replan.results.store import Store
+
+ACTS = ("dense", "few_step", "flash", "dp_cache", "flash+dp_cache")
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """A copy of the source tree that may be edited; digests are taken of it."""
+    root = tmp_path / "tree"
+    for folder in ("accel", "envs", "eval", "policies", "results"):
+        shutil.copytree(
+            source.ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__", "checkpoints")
+        )
+    monkeypatch.setattr(source, "ROOT", root)
+    return root
+
+
+def digests():
+    registry = Registry()
+    suites = {name: registry.suite_code(SUITES[name]) for name in ("conveyor", "packing", "libero_object")}
+    return {**suites, "pi0": registry.policy("pi0-tiny").code} | {
+        method: registry.method(method, "pi0-tiny").code for method in ACTS
+    }
+
+
+DECIDES = {
+    "envs/conveyor/physics.py": {"conveyor", "packing"},  # packing's arm and belt
+    "envs/packing/task.py": {"packing"},
+    "envs/libero/simulator.py": {"libero_object"},
+    "envs/world.py": {"conveyor", "packing", "libero_object"},
+    "envs/realtime.py": {"conveyor", "packing", "libero_object"},
+    "eval/worker.py": {"conveyor", "packing", "libero_object"},
+    "eval/clock.py": {"conveyor", "packing", "libero_object"},
+    "policies/gemma.py": {"pi0", "flash", "flash+dp_cache"},  # whose draft is made of its layers
+    "policies/call.py": {"pi0"},
+    "policies/agent.py": {"pi0"},
+    "accel/few_step.py": {"few_step"},
+    "accel/flash/draft.py": {"flash", "flash+dp_cache"},
+    "accel/dp_cache.py": {"dp_cache", "flash+dp_cache"},
+    "accel/flash/training.py": set(),
+    "policies/training/train.py": set(),
+    "results/tables.py": set(),
+    "eval/cli.py": set(),
+}
+
+
+def test_an_edit_changes_the_code_of_what_it_decides_and_of_nothing_else(tree):
+    before = digests()
+    for file, decided in DECIDES.items():
+        with (tree / file).open("a") as text:
+            text.write("\nEDITED = True\n")
+        after = digests()
+        assert {name for name in before if before[name] != after[name]} == decided, file
+        before = after
+
+
+def test_data_beside_the_code_of_a_suite_belongs_to_it(tree):
+    before = digests()
+    (tree / "envs/conveyor/mesh.obj").write_text("v 0 0 0\n")
+    assert {name for name, code in digests().items() if before[name] != code} == {"conveyor"}
+
+
+def test_of_another_package_every_file_counts_wherever_it_is_installed(tmp_path, monkeypatch):
+    def write(folder, body):
+        (folder / "belonging").mkdir(parents=True)
+        (folder / "belonging/__init__.py").write_text("")
+        (folder / "belonging/method.py").write_text("from replan.policies import flow\nfrom . import helper\n")
+        (folder / "belonging/helper.py").write_text(body)
+        monkeypatch.syspath_prepend(str(folder))
+        return source.digest(source.imported("belonging.method"))
+
+    first = write(tmp_path / "a", "VALUE = 1\n")
+    assert write(tmp_path / "b", "VALUE = 1\n") == first
+    assert write(tmp_path / "c", "VALUE = 2\n") != first
+    names = {name for name, _ in source.imported("belonging.method")}
+    assert names >= {"belonging/helper.py", "replan/policies/flow.py"}
+
+
+def test_a_tree_that_cannot_be_parsed_still_has_a_digest(tmp_path, monkeypatch):
+    (tmp_path / "odd.py").write_text("def (:\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert source.digest(source.imported("odd"))
+
+
+class Edited(FakeRegistry):
+    """The fake registry, with a version of the method ``slow``."""
+
+    def __init__(self, version="1"):
+        super().__init__()
+        self.version = version
+
+    def method(self, spec, policy):
+        return replace(super().method(spec, policy), code=self.version if spec == "slow" else "")
+
+
+def test_an_edited_method_is_measured_again_and_everything_else_is_reused(tmp_path, capsys):
+    plain = {"suite": "belt", "method": "dense,slow", "episodes": 2, "device": "cpu", "out": str(tmp_path / "run")}
+    spec = make_spec(plain, FakeRegistry().suites())
+    for version in ("1", "1", "2"):
+        evaluate(spec, Edited(version), command="", started="", progress=False)
+    first, again = capsys.readouterr().err.split("measured by the same code", 1)
+    assert "4 of 4 episodes are there" in first
+    assert "2 of 4 episodes are there" in again
+    assert "2 episodes of 'slow' were measured by other code (method changed) and are measured again" in again
+    with Store.open(spec.out) as store:
+        rows = store.episodes()
+    assert sorted((row.method, row.code["method"]) for row in rows) == [
+        *[("dense", "")] * 2,
+        *[("slow", "1")] * 2,
+        *[("slow", "2")] * 2,
+    ]

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+from fake import FakeRegistry
+from play import play
+from replan.eval.spec import BadInput
+from replan.eval.verify import verify
+from replan.results.store import FILE
+
+
+def again(directory, cells=3):
+    return {each.method: each for each in verify(str(directory), FakeRegistry(), cells=cells, progress=False)}
+
+
+def change(directory, statement):
+    with sqlite3.connect(directory / FILE) as connection:
+        connection.execute(statement)
+    connection.close()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("run")
+    play(directory, method="dense,draft,learn", suite="belt")
+    return directory
+
+
+def test_a_run_of_this_machine_and_code_comes_out_bit_equal(run):
+    replays = again(run)
+    assert replays.keys() == {"dense", "draft"}  # one episode of a method that learns says nothing alone
+    for replay in replays.values():
+        assert (replay.played, replay.bit_equal, replay.same_code, replay.same_machine) == (3, 3, 3, 3)
+        assert (replay.level, replay.broken, replay.failed) == ("bit-equal", False, 0)
+
+
+@pytest.mark.parametrize(
+    ("statement", "level", "broken"),
+    [
+        ("UPDATE episodes SET trajectory_hash = 'x'", "same outcome", True),
+        ("UPDATE episodes SET trajectory_hash = 'x', machine = 'another'", "same outcome", False),
+        ("UPDATE episodes SET trajectory_hash = 'x', outcome = 'x', machine = 'another'", "same cell", False),
+        ("UPDATE episodes SET trajectory_hash = 'x', outcome = 'x', observation_hash = 'x'", "differs", True),
+        ("UPDATE episodes SET trajectory_hash = 'x', code = '{\"suite\": \"1\"}'", "same outcome", False),
+        ("UPDATE episodes SET trajectory_hash = 'x', machine = 'another', manifest = '{}'", "differs", True),
+    ],
+)
+def test_what_does_not_come_out_again_is_told_and_broken_only_where_it_was_claimed(
+    run, tmp_path, statement, level, broken
+):
+    (tmp_path / FILE).write_bytes((run / FILE).read_bytes())
+    change(tmp_path, statement)
+    replay = again(tmp_path, cells=1)["dense"]
+    assert (replay.level, replay.broken) == (level, broken)
+
+
+def test_other_weights_and_runs_that_cannot_be_repeated_are_refused(run, tmp_path):
+    (tmp_path / FILE).write_bytes((run / FILE).read_bytes())
+    change(tmp_path, "UPDATE episodes SET weights = 'f00d'")
+    with pytest.raises(BadInput, match="policy 'tiny' has weights .* here and had f00d in the run"):
+        again(tmp_path)
+    change(tmp_path, "UPDATE episodes SET latency = 'measured'")
+    with pytest.raises(BadInput, match="no episode that can be played again"):
+        again(tmp_path)
