@@ -20,6 +20,7 @@ from ..results.store import StoreError
 from .commands import CommandFailed
 from .commands.board import board
 from .commands.collect import collect
+from .commands.compare import compare
 from .commands.envs import envs
 from .commands.evaluate import evaluate_command
 from .commands.setup import doctor, setup
@@ -33,7 +34,7 @@ def replan() -> None:
     """Make the replanning rounds of vision-language-action policies fast, and measure what that costs."""
 
 
-for command in (evaluate_command, board, verify, envs, setup, doctor, collect, train, train_draft):
+for command in (evaluate_command, board, compare, verify, envs, setup, doctor, collect, train, train_draft):
     replan.add_command(command)
 
 

@@ -54,6 +54,10 @@ class WorldError(ValueError):
     """An environment returned something that no episode can be recorded with."""
 
 
+class CodeChanged(RuntimeError):
+    """What would be measured is not what the run began with."""
+
+
 class Host(NamedTuple):
     """Where episodes are measured.
 
@@ -85,6 +89,7 @@ class Worker:
         self._latency = parse_latency(spec.latency)
         self._environments: dict[str, Any] = {}
         self._agents: dict[tuple[str, str], Agent] = {}  # by (policy, method)
+        self._same_code: set[tuple[str, str, str]] = set()  # (suite, policy, method) that were compared with the run's
         self._warm: set[tuple[str, str]] = set()  # (policy, method) that have made their warm-up rounds here
         self._routes: set[tuple[str, str, str]] = set()  # (policy, method, route) that have been taken by its agent
 
@@ -133,6 +138,7 @@ class Worker:
         move the world, so the episode is played again, unless the method learns from each episode.
         """
         try:
+            self._require_same_code(job)
             # In this order: triton, if the method loads it, does not survive being loaded after an OpenGL context.
             agent = self._agent(job.policy, job.method)
             env, method = self._environment(job.cell), self._registry.method(job.method, job.policy)
@@ -145,6 +151,19 @@ class Worker:
             return row
         except BaseException as error:
             return failed(job, self._spec, self._host, _text(error))
+
+    def _require_same_code(self, job: Job) -> None:
+        """Makes sure, once in a process, that the code has not been edited since the run began.
+
+        Raises:
+            CodeChanged: It has: what is measured now must not get the address of the old code.
+        """
+        who = job.cell.suite, job.policy, job.method
+        if who not in self._same_code:
+            here = self._registry.code(*who)
+            if changed := [part for part, digest in job.code.items() if digest != here[part]]:
+                raise CodeChanged(f"the code of the {' and '.join(changed)} was edited during the run; start it again")
+            self._same_code.add(who)
 
     def _episode(self, job: Job, env: Any, agent: Agent) -> EpisodeRow:
         cell = job.cell
