@@ -40,6 +40,7 @@ class Row:
         worst: The same if every episode that could not be measured had failed; None where there is none.
         at_end: Success rate after the end, when the suite looked again; NaN where it did not in every episode.
         tasks: Success rate by task.
+        worst_task: The task with the lowest rate; None where there is one task only.
         errors: Episodes that the harness could not measure.
         retries: Times that a worker died or hung and its cell was run again.
         activity: For each counter that proves that the method acted, the share of episodes in which it moved.
@@ -76,6 +77,7 @@ class Row:
     worst: stats.Proportion | None
     at_end: float
     tasks: dict[str, stats.Proportion]
+    worst_task: str | None
     errors: int
     retries: int
     activity: dict[str, float]
@@ -103,11 +105,6 @@ class Row:
     def active(self) -> bool:
         """False where a counter that proves that the method acted did not move in enough episodes."""
         return all(mark.badge != NOT_ACTIVE for mark in self.marks)
-
-    @property
-    def worst_task(self) -> str | None:
-        """The task with the lowest success rate, where there are several."""
-        return min(self.tasks, key=lambda task: self.tasks[task].rate) if len(self.tasks) > 1 else None
 
 
 def board(stores: Iterable[Store], *, allow_mixed: bool = False) -> list[Row]:
@@ -176,6 +173,7 @@ def _row(group: Group, baseline: Group | None, pairs: Pairs, timed: list[tuple[E
     successes = [bool(row.success) for row in episodes]
     success = stats.proportion(successes)
     moved = activity(group)
+    tasks = _by_task(episodes)
     return Row(
         suite=group.suite,
         policy=group.policy,
@@ -193,7 +191,8 @@ def _row(group: Group, baseline: Group | None, pairs: Pairs, timed: list[tuple[E
         success=success,
         worst=stats.proportion([*successes, *(False for _ in group.errors)]) if group.errors else None,
         at_end=_at_end(episodes),
-        tasks=_by_task(episodes),
+        tasks=tasks,
+        worst_task=min(tasks, key=lambda task: tasks[task].rate) if len(tasks) > 1 else None,
         errors=len(group.errors),
         retries=sum(row.retries for row in (*episodes, *group.errors)),
         activity=moved,

@@ -141,3 +141,15 @@ def test_two_versions_of_a_suite_may_have_two_manifests_and_one_version_has_one(
     flash = make.episode("flash", code=make.code("flash", **new))
     with pytest.raises(ManifestMismatch):
         groups([written(old, changed, flash)])
+
+
+def test_policies_of_other_code_must_still_see_the_same_episode(written, make):
+    moved = make.episode("dense", policy="other", code=make.code(policy="b" * 64), manifest={"init_state": "moved"})
+    with pytest.raises(ManifestMismatch):
+        groups([written(make.episode("dense"), moved)])
+
+
+@pytest.mark.parametrize("part", ["suite", "policy", "method"])
+def test_code_of_which_a_part_could_not_be_read_is_not_recorded(written, make, part):
+    (group,) = groups([written(make.episode("dense", code=make.code(**{part: ""})))])
+    assert group.code == {} and group.world[0] == ""

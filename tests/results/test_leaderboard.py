@@ -333,8 +333,10 @@ def test_a_baseline_in_another_world_of_the_suite_is_refused(written, make):
         board([written(make.episode("dense")), written(make.episode("flash"), run=changed)])
 
 
-def test_a_method_is_paired_with_the_baseline_of_its_own_code_where_both_are_there(written, make):
-    rows = [*versions(make, "dense", success=False, suite="c" * 64), *versions(make, "dense"), *versions(make, "flash")]
+@pytest.mark.parametrize("other", ["0", "c"])  # before and after the method's own code in the order of digests
+def test_a_method_is_paired_with_the_baseline_of_its_own_code_where_both_are_there(written, make, other):
+    dense = [*versions(make, "dense", success=False, suite=other * 64), *versions(make, "dense")]
+    rows = [*dense, *versions(make, "flash")]
     flash = next(row for row in board([written(*rows)]) if row.method == "flash")
     assert flash.paired.difference == 0 and "mixed code" not in badges(flash)
 
