@@ -38,7 +38,7 @@ from .claims import claim_directory
 from .clock import write_trace
 from .spec import BadInput, RunStopped
 from .worker import BUILDING, INVALID_ACTION, RAISED, TIMEOUT, Host, abandoned, failed
-from .workers import LocalWorker, build, local_workers, loss, play
+from .workers import LocalWorker, local_workers, loss
 
 if TYPE_CHECKING:
     from .cells import Cell, Job
@@ -191,7 +191,7 @@ class Losses:
         acting.append(entry.agent_acting)
         retries = len(acting) - 1
         if isinstance(error, TimeoutError) and entry.agent_acting:
-            text = f"the policy or its method was at work when the episode's {self._spec.timeout:g} s were over"
+            text = f"the policy or its method was at work when the episode's {worker.time_limit:g} s were over"
             return abandoned(job, self._spec, self._host, entry, TIMEOUT, text, retries)
         if again and len(acting) < ATTEMPTS:
             return None
@@ -226,7 +226,7 @@ def _ask_to_build(cells: dict[LocalWorker, list[Cell]], suite: str, methods: int
     for worker in cells:
         worker.serve(suite)
     limit = 1 + methods  # the warm-up rounds of each
-    futures = {worker: worker.ask(build, own, episodes=limit) for worker, own in cells.items()}
+    futures = {worker: worker.build(own, limit=limit) for worker, own in cells.items()}
     for attempt in range(1, ATTEMPTS + 1):
         lost = []
         for worker, future in futures.items():
@@ -241,7 +241,7 @@ def _ask_to_build(cells: dict[LocalWorker, list[Cell]], suite: str, methods: int
                 raise (BadInput if refusal.bad_input else RuntimeError)(refusal.text)
         for worker in lost:
             worker.restart()
-        futures = {worker: worker.ask(build, cells[worker], episodes=limit) for worker in lost}
+        futures = {worker: worker.build(cells[worker], limit=limit) for worker in lost}
 
 
 def _not_built(worker: LocalWorker, suite: str, error: Exception) -> str:
@@ -278,7 +278,7 @@ def _play(workers: list[LocalWorker], batches: Sequence[Sequence[Job]], spec: Sp
         for worker in workers:
             if worker not in busy and (job := _next_job(worker, taken, waiting)):
                 worker.serve(job.cell.suite)
-                busy[worker] = job, worker.ask(play, job)
+                busy[worker] = job, worker.play(job)
         finished, _ = wait([future for _, future in busy.values()], return_when=FIRST_COMPLETED)
         for worker, (job, future) in list(busy.items()):
             if future not in finished:
@@ -330,7 +330,7 @@ def _play_chain(
         job = waiting.popleft()
         worker.serve(job.cell.suite)
         try:
-            row = replace(worker.ask(play, job).result(), retries=losses.of(job))
+            row = replace(worker.play(job).result(), retries=losses.of(job))
         except Exception as error:
             # Under measured latency the episodes before it would not come out the same again.
             row = losses.row(job, worker, error, again=_repeatable(spec) or job is chain[0])

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 WARMUP_ROUNDS = 2  # uncounted rounds of an agent under each seed before its first episode in a process
 WARMUP_SEEDS = 4  # seeds tried until every route of the method has been taken: other noise may take another one
 WARMUP_ACTS = 1000  # within which an agent has to make a round
+REPLAYS = 2  # times that an episode is played again because a route was cold in it
 COMPARED = 5  # one round in this many is compared with the dense policy: dense_error costs a dense round each time
 LONGEST_TEXT = 2000  # characters of an exception's text that a row keeps
 
@@ -125,6 +126,19 @@ class Worker:
                         f"policy {policy!r} with method {method!r} cannot act in suite {cell.suite!r}: {error}"
                     ) from error
 
+    def prepare(self, job: Job) -> None:
+        """Builds what one episode needs and makes the warm-up rounds, so that its time limit is for the episode alone.
+
+        Raises:
+            Exception: Whatever the environment, policy or method raises. It comes again when the episode is played.
+        """
+        self._journal.begin(BUILDING)
+        self._agent(job.policy, job.method)
+        env = self._environment(job.cell)
+        env.unwrapped.cameras_on = True
+        observation, _ = env.reset(seed=job.cell.seed, options=_options(job.cell))
+        self._warm_up(job.policy, job.method, observation)
+
     def play(self, job: Job) -> EpisodeRow:
         """Runs one episode.
 
@@ -144,7 +158,7 @@ class Worker:
             env, method = self._environment(job.cell), self._registry.method(job.method, job.policy)
             row = self._episode(job, env, agent)
             if self._spec.clock == "realtime" and isinstance(self._latency, Measured) and not method.ordered:
-                for _ in method.routes:  # a new one at least each time
+                for _ in range(REPLAYS):
                     if row.failure is not None or not any(each.warmup for each in row.rounds):
                         break
                     row = self._episode(job, env, agent)

@@ -13,20 +13,20 @@ import signal
 import socket
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, TimeoutError
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pebble import ProcessExpired, ProcessPool
 
 from ..envs import SuiteUnavailable
 from .claims import claim_core, cores, shared_cores
 from .journal import Entry, Journal, read_journal
-from .worker import Host, Worker
+from .worker import REPLAYS, Host, Worker
 
 if TYPE_CHECKING:
     from ..results.schema import EpisodeRow
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from .spec import Spec
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-_Argument = TypeVar("_Argument")
-_Result = TypeVar("_Result")
 
 
 class LocalWorker:
@@ -53,6 +51,7 @@ class LocalWorker:
 
     def __init__(self, spec: Spec, registry: Registry, host: Host, journal: Path) -> None:
         self._timeout, self._setup, self._journal = spec.timeout, (registry, spec, host, journal), journal
+        self._measured = spec.clock == "realtime" and spec.latency == "measured"
         self._suite: str | None = None
         self._start()
 
@@ -62,17 +61,27 @@ class LocalWorker:
             self.restart()
         self._suite = suite
 
-    def ask(
-        self, function: Callable[[_Argument], _Result], argument: _Argument, *, episodes: int = 1
-    ) -> Future[_Result]:
-        """Calls a module-level function in the process, such as :func:`build` or :func:`play`.
+    def build(self, cells: list[Cell], *, limit: int) -> Future[Refusal | None]:
+        """Builds what the cells need with every method, see :meth:`.worker.Worker.build`.
 
         Args:
-            function: The function.
-            argument: Its argument.
-            episodes: How many times the time limit of an episode it may take.
+            cells: The cells.
+            limit: How many times the time limit of an episode it may take.
         """
-        return self._pool.schedule(function, args=[argument], timeout=self._timeout * episodes)
+        self._fresh = False
+        return self._pool.schedule(_build, args=[cells], timeout=self._timeout * limit)
+
+    def play(self, job: Job) -> Future[EpisodeRow]:
+        """Plays one episode."""
+        if self._fresh:
+            self._pool.schedule(_prepare, args=[job], timeout=self._timeout * 2)  # to load, and for the first rounds
+            self._fresh = False
+        return self._pool.schedule(_play, args=[job], timeout=self.time_limit)
+
+    @property
+    def time_limit(self) -> float:
+        """Seconds that one episode may take; under measured latency it may have to be played again."""
+        return self._timeout * (1 + REPLAYS if self._measured else 1)
 
     def left_behind(self, key: str) -> Entry:
         """Returns what the process had come to in a job when it was lost."""
@@ -90,6 +99,7 @@ class LocalWorker:
 
     def _start(self) -> None:
         spawn: Any = multiprocessing.get_context("spawn")  # a child of a process with threads must not be forked
+        self._fresh = True  # whether it has built nothing yet
         self._pool = ProcessPool(1, initializer=_begin, initargs=self._setup, context=spawn)
 
 
@@ -162,7 +172,7 @@ def _this_worker() -> Worker:
     return _worker
 
 
-def build(cells: list[Cell]) -> Refusal | None:
+def _build(cells: list[Cell]) -> Refusal | None:
     """Builds what the cells need; returns why that is not possible, if so."""
     try:
         _this_worker().build(cells)
@@ -173,6 +183,11 @@ def build(cells: list[Cell]) -> Refusal | None:
     return None
 
 
-def play(job: Job) -> EpisodeRow:
-    """Plays one episode."""
+def _prepare(job: Job) -> None:
+    """Prepares an episode in a process that took another one's place. What fails will fail again in the episode."""
+    with suppress(BaseException):
+        _this_worker().prepare(job)
+
+
+def _play(job: Job) -> EpisodeRow:
     return _this_worker().play(job)

@@ -149,6 +149,13 @@ def test_a_policy_that_takes_its_process_down_twice_or_does_not_return_has_faile
         }
 
 
+def test_what_a_new_process_loads_does_not_count_in_the_time_limit_of_an_episode(tmp_path):
+    marker = tmp_path / "died"
+    (row,) = play(tmp_path / "run", method=f"heavy_die_once:{marker}", episodes=1, timeout=4).values()
+    assert marker.exists()
+    assert (row.status, row.retries, row.failure) == ("done", 1, None)
+
+
 def test_a_simulator_that_hangs_is_an_error_after_one_retry(tmp_path):
     rows = play(tmp_path, suite="stuck", episodes=1, timeout=3)
     (row,) = rows.values()
