@@ -44,7 +44,6 @@ def build_episode(method: str = "dense", cell: int = 0, success: bool | None = T
         latency="zero",
         status="done",
         success=success,
-        steps=100,
         sim_ns=5_000 * MS,
         outcome="success" if success else "lost",
         manifest={"init_state": f"state-{cell}", "step_budget": 200},
@@ -55,6 +54,9 @@ def build_episode(method: str = "dense", cell: int = 0, success: bool | None = T
         machine="a-machine",
     )
     values.update(changes)
+    rounds = values["rounds"]
+    if "steps" not in values:  # a row is refused whose rounds do not end at its last step
+        values["steps"] = rounds[-1].control_step + rounds[-1].executed if isinstance(rounds, tuple) and rounds else 30
     address = [values[name] for name in ("suite", "task", "init_state", "seed", "settings")]
     values.setdefault("cell", hashlib.sha256(repr(address).encode()).hexdigest()[:16])
     measured = [values[name] for name in ("cell", "policy", "method", "clock", "latency")]
