@@ -20,7 +20,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,8 +28,9 @@ from typing import TYPE_CHECKING
 from tqdm import tqdm
 
 from ..envs import SuiteUnavailable
+from ..results.escaping import visible
 from ..results.schema import EpisodeRow, Run
-from ..results.store import Store
+from ..results.store import Store, StoreError
 from .cells import address, make_batches, make_chains
 from .claims import claim_directory
 from .clock import write_trace
@@ -64,6 +65,8 @@ def run(spec: Spec, jobs: Sequence[Job], record: Run, host: Host, registry: Regi
         RuntimeError: A worker cannot be set up for another reason.
         StoreError: The run directory holds another run.
     """
+    if spec.latency == "measured" and (Path(spec.out) / TRACE).is_dir():
+        raise BadInput(f"{str(Path(spec.out) / TRACE)!r} is a folder, where the run writes its trace; remove it")
     with claim_directory(Path(spec.out)), Store.start(spec.out, record) as store:
         stored = {row.key: row.trajectory_hash for row in store.episodes() if row.status == "done"}
         batches = make_batches((job for job in jobs if job.place is None and job.key not in stored), registry.suites())
@@ -80,9 +83,17 @@ def run(spec: Spec, jobs: Sequence[Job], record: Run, host: Host, registry: Regi
                         for row in _play_chain(workers[0], chain, stored, spec, host):
                             store.add(row)
                             show(row)
-        finally:
-            if spec.latency == "measured":
-                write_trace(Path(spec.out) / TRACE, store.episodes())
+        except BaseException:
+            with suppress(OSError, StoreError):  # the first error is what the user must know
+                _leave_trace(spec, store)
+            raise
+        _leave_trace(spec, store)
+
+
+def _leave_trace(spec: Spec, store: Store) -> None:
+    """Writes what replays the run, where it was measured."""
+    if spec.latency == "measured":
+        write_trace(Path(spec.out) / TRACE, store.episodes())
 
 
 def _build(workers: list[LocalWorker], batches: Sequence[Sequence[Job]]) -> None:
@@ -220,7 +231,8 @@ def _bar(jobs: Sequence[Job], store: Store, progress: bool) -> Iterator[Callable
             rates = [f"{name} {successes[name] / count:.0%}" for name, count in sorted(measured.items()) if count]
             bar.set_postfix_str(", ".join(rates), refresh=False)
             if row.status == "error":
-                bar.write(f"error, {row.method} on {row.task} {row.init_state}: {row.error}", file=sys.stderr)
+                text = f"error, {row.method} on {row.task} {row.init_state}: {row.error}"
+                bar.write(visible(text, keep="\n"), file=sys.stderr)
             bar.update(steps)
 
         for row in store.episodes():
