@@ -28,12 +28,13 @@ from ..results.store import StoreError, StoreUnavailable
 from .commands import CommandFailed, show
 from .commands.board import board
 from .commands.collect import collect
+from .commands.compare import compare
 from .commands.envs import envs
 from .commands.evaluate import evaluate_command
 from .commands.setup import doctor, setup
 from .commands.training import train, train_draft
 from .commands.verify import verify
-from .spec import BadInput
+from .spec import BadInput, RunStopped
 
 LONGEST = 2_000  # characters of a message
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # said also where no file is named
@@ -49,7 +50,7 @@ def replan() -> None:
     """Make the replanning rounds of vision-language-action policies fast, and measure what that costs."""
 
 
-for command in (evaluate_command, board, verify, envs, setup, doctor, collect, train, train_draft):
+for command in (evaluate_command, board, compare, verify, envs, setup, doctor, collect, train, train_draft):
     replan.add_command(command)
 
 
@@ -93,6 +94,8 @@ def _run(arguments: list[str]) -> tuple[int, dict[str, Any]]:
         return code, {**error.result, **failure}
     except StoreUnavailable as error:
         return _failed(error, 4)
+    except RunStopped as error:
+        return _failed(error, 1)
     except (ValueError, StoreError) as error:
         return _failed(error, 2)
     except Exception as error:

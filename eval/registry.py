@@ -270,6 +270,18 @@ class Registry:
             code=source.digest(source.imported(*_modules(*map(type, parts))) - source.imported(*AGENT)),
         )
 
+    def code(self, suite: str, policy: str, method: str) -> dict[str, str]:
+        """Returns digests of the source code that decides an episode: of ``suite``, ``policy`` and ``method``.
+
+        Raises:
+            ValueError: There is no such method or policy.
+        """
+        return {
+            "suite": self.suite_code(self.suites()[suite]),
+            "policy": self.policy(policy).code,
+            "method": self.method(method, policy).code,
+        }
+
     def agent(self, policy: str, method: str, dtype: str, device: str) -> Agent:
         """Loads a policy and gives it a method.
 

@@ -2,24 +2,28 @@
 
 Only this process writes the store, one whole episode at a time: the run can be killed at any moment and started again.
 
-An episode that cannot be finished is never a failure of the policy, so it gets no success value:
+What the policy or its method does wrong is an episode that failed (see :mod:`.worker`), and so is one that they do not
+end: their process dies twice while they are at work, or the time limit is over then. An episode that the simulator or
+the harness could not finish is no failure of the policy, so it gets no success value:
 
 * its worker dies (simulators abort natively) or hangs: it is run once more in a new worker, then recorded as an error;
-* an exception is raised in it: it is recorded as an error at once, since the same cell would raise it again. The worker
-  is replaced, since the exception may have left anything behind.
+* an exception is raised in it: it is recorded as an error at once, since the same cell would raise it again.
 
-Starting the run again tries the errors again.
+After an exception the worker is replaced, since it may have left anything behind. A run in which the first episodes of
+a method all end by the same exception, loss or time-out stops. Starting it again tries the errors again.
 
 The episodes of a method that learns across episodes form a chain: one process plays them in a fixed order. A chain that
 was interrupted is played again from its start in a fresh agent; what the store holds already has to come again equal.
+After an episode that the method ended by an exception, a fresh agent goes on: it has learned nothing.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, TimeoutError, wait
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -27,15 +31,14 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from ..envs import SuiteUnavailable
 from ..results.escaping import visible
 from ..results.schema import EpisodeRow, Run
-from ..results.store import Store, StoreError
+from ..results.store import FILE, Store, StoreError
 from .cells import address, make_batches, make_chains
 from .claims import claim_directory
 from .clock import write_trace
-from .spec import BadInput
-from .worker import Host, failed
+from .spec import BadInput, RunStopped
+from .worker import BUILDING, INVALID_ACTION, RAISED, TIMEOUT, Host, abandoned, failed
 from .workers import LocalWorker, build, local_workers, loss, play
 
 if TYPE_CHECKING:
@@ -44,7 +47,8 @@ if TYPE_CHECKING:
     from .spec import Spec
 
 TRACE = "trace.jsonl"  # what a run with measured latency leaves in its directory
-ATTEMPTS = 2  # of an episode whose worker died or hung
+ATTEMPTS = 2  # of an episode whose worker died or hung, and of building a worker that died
+ALIKE = 8  # first episodes of a method; where all fail, at least 69 % of all would (0.05^(1/8), one-sided 95 %)
 
 
 def run(spec: Spec, jobs: Sequence[Job], record: Run, host: Host, registry: Registry, *, progress: bool = True) -> None:
@@ -59,30 +63,37 @@ def run(spec: Spec, jobs: Sequence[Job], record: Run, host: Host, registry: Regi
         progress: Whether to show a progress bar on stderr.
 
     Raises:
-        BadInput: An environment, policy or method refuses to be built; or another process is writing to the run
-            directory.
-        SuiteUnavailable: A worker died or hung while it was set up.
+        BadInput: An environment, policy or method refuses to be built or cannot act; another process is writing to the
+            run directory; or the run cannot be resumed.
+        RunStopped: A worker died or hung while it was set up, or the first episodes of a method all failed alike.
         RuntimeError: A worker cannot be set up for another reason.
-        StoreError: The run directory holds another run.
+        StoreError: The run directory holds another run, or cannot be written any more.
     """
     if spec.latency == "measured" and (Path(spec.out) / TRACE).is_dir():
         raise BadInput(f"{str(Path(spec.out) / TRACE)!r} is a folder, where the run writes its trace; remove it")
-    with claim_directory(Path(spec.out)), Store.start(spec.out, record) as store:
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # the check that multiprocessing itself makes
+        raise BadInput("this script evaluates when a worker imports it; put that under `if __name__ == '__main__':`")
+    with _run_directory(Path(spec.out), record) as store:
         stored = {row.key: row.trajectory_hash for row in store.episodes() if row.status == "done"}
         batches = make_batches((job for job in jobs if job.place is None and job.key not in stored), registry.suites())
         chains = [chain for chain in make_chains(jobs) if any(job.key not in stored for job in chain)]
+        if not _repeatable(spec) and (begun := [chain for chain in chains if any(job.key in stored for job in chain)]):
+            raise BadInput(
+                f"the episodes of {begun[0][0].method!r} in {spec.out} were interrupted, and under measured latency "
+                "they do not come out the same twice; start again in another --out, or with --latency trace:FILE"
+            )
         try:
             if batches or chains:
                 count = sum(map(len, (*batches, *chains)))
+                alike = Alike()
                 with local_workers(spec, registry, host, count) as workers, _bar(jobs, store, progress) as show:
-                    _build(workers, [*batches, *([job] for chain in chains for job in chain)])
-                    for row in _play(workers, batches, spec, host):
+                    _build(workers, [*batches, *([job] for chain in chains for job in chain)], len(spec.method))
+                    for row in _rows(workers, batches, chains, stored, spec, host):
                         store.add(row)
                         show(row)
-                    for chain in chains:
-                        for row in _play_chain(workers[0], chain, stored, spec, host):
-                            store.add(row)
-                            show(row)
+                        alike.see(row)
+        except StoreError:  # what it holds cannot be read either
+            raise
         except BaseException:
             with suppress(OSError, StoreError):  # the first error is what the user must know
                 _leave_trace(spec, store)
@@ -90,13 +101,111 @@ def run(spec: Spec, jobs: Sequence[Job], record: Run, host: Host, registry: Regi
         _leave_trace(spec, store)
 
 
+@contextmanager
+def _run_directory(out: Path, record: Run) -> Iterator[Store]:
+    """Opens the store of a run. What was made for a run that then measured nothing is removed again."""
+    with claim_directory(out):
+        made = [path for path in (out / FILE, out, *out.parents) if not path.exists()]
+        try:
+            with Store.start(out, record) as store:
+                try:
+                    yield store
+                except BaseException:
+                    if not made or store.episodes():
+                        made = []
+                    raise
+        except BaseException:
+            for path in made:
+                try:
+                    path.unlink(missing_ok=True) if path.name == FILE else path.rmdir()
+                except OSError:  # somebody else put something in it
+                    break
+            raise
+
+
+def _repeatable(spec: Spec) -> bool:
+    """Whether an episode that is played again comes out the same."""
+    return spec.clock != "realtime" or spec.latency != "measured"
+
+
 def _leave_trace(spec: Spec, store: Store) -> None:
-    """Writes what replays the run, where it was measured."""
-    if spec.latency == "measured":
-        write_trace(Path(spec.out) / TRACE, store.episodes())
+    rows = store.episodes() if spec.latency == "measured" else []
+    if rows:
+        write_trace(Path(spec.out) / TRACE, rows)
 
 
-def _build(workers: list[LocalWorker], batches: Sequence[Sequence[Job]]) -> None:
+class Alike:
+    """Looks for a method that cannot work at all here, before hours are spent on it."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[str, str], list[str]] = {}
+
+    def see(self, row: EpisodeRow) -> None:
+        """Takes the next row.
+
+        Raises:
+            RunStopped: The first episodes of the row's method on its suite all failed alike.
+        """
+        kinds = self._kinds.setdefault((row.suite, row.method), [])
+        if len(kinds) >= ALIKE:
+            return
+        cause = row.error or row.failure or ""
+        kinds.append(cause.partition(":")[0] if _is_fault(row) else "")
+        if len(kinds) == ALIKE and kinds[0] and len(set(kinds)) == 1:
+            raise RunStopped(
+                f"method {row.method!r} failed alike in all of its first {ALIKE} episodes on suite {row.suite!r}, so "
+                f"the run was stopped; its rows are kept: {cause}"
+            )
+
+
+def _is_fault(row: EpisodeRow) -> bool:
+    """Whether an exception, a loss or a time-out ended the episode."""
+    return row.status == "error" or (row.failure is not None and row.outcome != INVALID_ACTION)
+
+
+class Losses:
+    """Decides what becomes of the jobs whose worker was lost.
+
+    Args:
+        spec: The evaluation.
+        host: This machine.
+    """
+
+    def __init__(self, spec: Spec, host: Host) -> None:
+        self._spec, self._host = spec, host
+        self._acting: dict[str, list[bool]] = {}  # by job: for each loss, whether the policy or method was at work
+
+    def of(self, job: Job) -> int:
+        """Returns how many times the job lost its worker."""
+        return len(self._acting.get(job.key, ()))
+
+    def row(self, job: Job, worker: LocalWorker, error: Exception, *, again: bool = True) -> EpisodeRow | None:
+        """Returns the row of a job whose worker was lost, or None where the job is to be played again.
+
+        A policy that does not return in time would not do so again; one that takes its process down may have been
+        killed for lack of memory.
+
+        Args:
+            job: The job.
+            worker: The worker, not yet replaced.
+            error: What its future raised.
+            again: Whether the job can be played again at all.
+        """
+        entry, acting = worker.left_behind(job.key), self._acting.setdefault(job.key, [])
+        acting.append(entry.agent_acting)
+        retries = len(acting) - 1
+        if isinstance(error, TimeoutError) and entry.agent_acting:
+            text = f"the policy or its method was at work when the episode's {self._spec.timeout:g} s were over"
+            return abandoned(job, self._spec, self._host, entry, TIMEOUT, text, retries)
+        if again and len(acting) < ATTEMPTS:
+            return None
+        if len(acting) == ATTEMPTS and all(acting):
+            text = f"{loss(error)}, {ATTEMPTS} times while the policy or its method was at work"
+            return abandoned(job, self._spec, self._host, entry, RAISED, text, retries)
+        return failed(job, self._spec, self._host, loss(error), retries)
+
+
+def _build(workers: list[LocalWorker], batches: Sequence[Sequence[Job]], methods: int) -> None:
     """Builds everything once, so that what cannot be built is known before anything is measured.
 
     Every worker builds the first suite, beginning with the batch that it will play first, and keeps it; one of them has
@@ -104,9 +213,9 @@ def _build(workers: list[LocalWorker], batches: Sequence[Sequence[Job]]) -> None
     """
     first, *others = _one_of_each(batches)
     for suite in others:
-        _ask_to_build({workers[0]: _one_of_each(batches)[suite]}, suite)
+        _ask_to_build({workers[0]: _one_of_each(batches)[suite]}, suite, methods)
     turns = range(len(workers))
-    _ask_to_build({workers[i]: _one_of_each([*batches[i:], *batches[:i]])[first] for i in turns}, first)
+    _ask_to_build({workers[i]: _one_of_each([*batches[i:], *batches[:i]])[first] for i in turns}, first, methods)
 
 
 def _one_of_each(batches: Sequence[Sequence[Job]]) -> dict[str, list[Cell]]:
@@ -117,25 +226,57 @@ def _one_of_each(batches: Sequence[Sequence[Job]]) -> dict[str, list[Cell]]:
     return {suite: list(first.values()) for suite, first in cells.items()}
 
 
-def _ask_to_build(cells: dict[LocalWorker, list[Cell]], suite: str) -> None:
+def _ask_to_build(cells: dict[LocalWorker, list[Cell]], suite: str, methods: int) -> None:
     for worker in cells:
         worker.serve(suite)
-    for future in [worker.ask(build, own) for worker, own in cells.items()]:
-        try:
-            refusal = future.result()
-        except Exception as error:
-            raise SuiteUnavailable(
-                f"suite {suite!r} could not be set up: {loss(error)}; see `replan doctor`"
-            ) from error
-        if refusal is not None:
-            raise (BadInput if refusal.bad_input else RuntimeError)(refusal.text)
+    limit = 1 + methods  # the warm-up rounds of each
+    futures = {worker: worker.ask(build, own, episodes=limit) for worker, own in cells.items()}
+    for attempt in range(1, ATTEMPTS + 1):
+        lost = []
+        for worker, future in futures.items():
+            try:
+                refusal = future.result()
+            except Exception as error:
+                if attempt == ATTEMPTS or isinstance(error, TimeoutError):
+                    raise RunStopped(_not_built(worker, suite, error)) from error
+                lost.append(worker)
+                continue
+            if refusal is not None:
+                raise (BadInput if refusal.bad_input else RuntimeError)(refusal.text)
+        for worker in lost:
+            worker.restart()
+        futures = {worker: worker.ask(build, cells[worker], episodes=limit) for worker in lost}
+
+
+def _not_built(worker: LocalWorker, suite: str, error: Exception) -> str:
+    entry = worker.left_behind(BUILDING)
+    if entry.agent_acting:
+        policy, method = entry.notes[0]
+        return (
+            f"policy {policy!r} with method {method!r} cannot act in suite {suite!r}: {loss(error)} in the first rounds"
+        )
+    return f"suite {suite!r} could not be set up: {loss(error)}; see `replan doctor`"
+
+
+def _rows(
+    workers: list[LocalWorker],
+    batches: Sequence[Sequence[Job]],
+    chains: Sequence[Sequence[Job]],
+    stored: Mapping[str, str],
+    spec: Spec,
+    host: Host,
+) -> Iterator[EpisodeRow]:
+    """Yields the row of each job that the store lacks when it is finished, those of chains last."""
+    yield from _play(workers, batches, spec, host)
+    for chain in chains:
+        yield from _play_chain(workers[0], chain, stored, spec, host)
 
 
 def _play(workers: list[LocalWorker], batches: Sequence[Sequence[Job]], spec: Spec, host: Host) -> Iterator[EpisodeRow]:
     """Yields the row of each job when it is finished."""
     waiting = deque(map(deque, batches))
     taken: dict[LocalWorker, deque[Job]] = {worker: deque() for worker in workers}  # what is left of each one's batch
-    losses: Counter[str] = Counter()  # times that a job lost its worker, by key
+    losses = Losses(spec, host)
     busy: dict[LocalWorker, tuple[Job, Future[EpisodeRow]]] = {}
     while waiting or busy or any(taken.values()):
         for worker in workers:
@@ -148,18 +289,17 @@ def _play(workers: list[LocalWorker], batches: Sequence[Sequence[Job]], spec: Sp
                 continue
             del busy[worker]
             try:
-                row = replace(future.result(), retries=losses[job.key])
+                row = replace(future.result(), retries=losses.of(job))
             except Exception as error:
+                row = losses.row(job, worker, error)
                 worker.restart()
-                losses[job.key] += 1
-                if losses[job.key] < ATTEMPTS:
-                    taken[worker].appendleft(job)
-                    continue
-                row = failed(job, spec, host, loss(error), retries=losses[job.key] - 1)
             else:
-                if row.status == "error":
+                if _is_fault(row):
                     worker.restart()
-            yield row
+            if row is None:
+                taken[worker].appendleft(job)
+            else:
+                yield row
 
 
 def _next_job(worker: LocalWorker, taken: dict[LocalWorker, deque[Job]], waiting: deque[deque[Job]]) -> Job | None:
@@ -187,21 +327,24 @@ def _play_chain(
         spec: The evaluation.
         host: This machine.
     """
-    hashes, losses = dict(stored), Counter[str]()
+    hashes, losses = dict(stored), Losses(spec, host)
     waiting = deque(chain)
     worker.restart()
     while waiting:
         job = waiting.popleft()
         worker.serve(job.cell.suite)
         try:
-            row = replace(worker.ask(play, job).result(), retries=losses[job.key])
+            row = replace(worker.ask(play, job).result(), retries=losses.of(job))
         except Exception as error:
+            # Under measured latency the episodes before it would not come out the same again.
+            row = losses.row(job, worker, error, again=_repeatable(spec) or job is chain[0])
             worker.restart()
-            losses[job.key] += 1
-            if losses[job.key] < ATTEMPTS:
+            if row is None:
                 waiting = deque(chain)
                 continue
-            row = failed(job, spec, host, loss(error), retries=losses[job.key] - 1)
+        else:
+            if _is_fault(row):
+                worker.restart()
         if row.status == "done" and job.key not in hashes:
             hashes[job.key] = row.trajectory_hash
             yield row
@@ -225,18 +368,22 @@ def _bar(jobs: Sequence[Job], store: Store, progress: bool) -> Iterator[Callable
     measured: Counter[str] = Counter()
     with tqdm(total=len(jobs), unit="episode", file=sys.stderr, disable=not progress, smoothing=0.1) as bar:
 
-        def show(row: EpisodeRow, steps: int = 1) -> None:
+        def tally(row: EpisodeRow) -> None:
             measured[row.method] += row.status == "done"
             successes[row.method] += bool(row.success)
             rates = [f"{name} {successes[name] / count:.0%}" for name, count in sorted(measured.items()) if count]
             bar.set_postfix_str(", ".join(rates), refresh=False)
-            if row.status == "error":
-                text = f"error, {row.method} on {row.task} {row.init_state}: {row.error}"
+            bar.update()
+
+        def show(row: EpisodeRow) -> None:
+            if _is_fault(row):
+                what, why = row.outcome or row.status, row.error or row.failure
+                text = f"{what}, {row.method} on {row.task} {row.init_state}: {why}"
                 bar.write(visible(text, keep="\n"), file=sys.stderr)
-            bar.update(steps)
+            tally(row)
 
         for row in store.episodes():
             if row.status == "done" and row.key in keys:
-                show(row)
+                tally(row)
         bar.unpause()
         yield show

@@ -33,6 +33,10 @@ _shown = reprlib.Repr()  # of values in messages: a file may hold any
 _shown.maxstring = _shown.maxother = _shown.maxlong = 100
 
 
+class RunStopped(Exception):
+    """A run cannot go on, for a reason that is not bad input. The message is one sentence; the rows are kept."""
+
+
 class BadInput(ValueError):
     """An input cannot be used; the message names the value and says what to write instead."""
 

@@ -11,17 +11,21 @@ import multiprocessing
 import os
 import signal
 import socket
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, TimeoutError
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pebble import ProcessExpired, ProcessPool
 
 from ..envs import SuiteUnavailable
 from .claims import claim_core, cores, shared_cores
+from .journal import Entry, Journal, read_journal
 from .worker import Host, Worker
 
 if TYPE_CHECKING:
@@ -44,10 +48,11 @@ class LocalWorker:
         spec: The evaluation.
         registry: Where suites, policies and methods come from.
         host: This machine.
+        journal: File for the journal of its process.
     """
 
-    def __init__(self, spec: Spec, registry: Registry, host: Host) -> None:
-        self._timeout, self._setup = spec.timeout, (registry, spec, host)
+    def __init__(self, spec: Spec, registry: Registry, host: Host, journal: Path) -> None:
+        self._timeout, self._setup, self._journal = spec.timeout, (registry, spec, host, journal), journal
         self._suite: str | None = None
         self._start()
 
@@ -57,9 +62,21 @@ class LocalWorker:
             self.restart()
         self._suite = suite
 
-    def ask(self, function: Callable[[_Argument], _Result], argument: _Argument) -> Future[_Result]:
-        """Calls a module-level function in the process, such as :func:`build` or :func:`play`."""
-        return self._pool.schedule(function, args=[argument], timeout=self._timeout)
+    def ask(
+        self, function: Callable[[_Argument], _Result], argument: _Argument, *, episodes: int = 1
+    ) -> Future[_Result]:
+        """Calls a module-level function in the process, such as :func:`build` or :func:`play`.
+
+        Args:
+            function: The function.
+            argument: Its argument.
+            episodes: How many times the time limit of an episode it may take.
+        """
+        return self._pool.schedule(function, args=[argument], timeout=self._timeout * episodes)
+
+    def left_behind(self, key: str) -> Entry:
+        """Returns what the process had come to in a job when it was lost."""
+        return read_journal(self._journal, key)
 
     def restart(self) -> None:
         """Replaces the process, whatever state it is in."""
@@ -83,9 +100,10 @@ def local_workers(spec: Spec, registry: Registry, host: Host, jobs: int) -> Iter
     os.environ.update(dict.fromkeys(THREADS, "1"))  # before a process starts: read on import of NumPy and torch
     with ExitStack() as stack:
         stack.callback(_restore, before)
+        journals = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="replan-")))
         workers = []
-        for _ in range(min(spec.workers, jobs)):
-            workers.append(LocalWorker(spec, registry, host))
+        for number in range(min(spec.workers, jobs)):
+            workers.append(LocalWorker(spec, registry, host, journals / f"{number}"))
             stack.callback(workers[-1].stop)
         yield workers
 
@@ -106,6 +124,11 @@ def loss(error: Exception) -> str:
         if error.exitcode < 0:
             return f"the worker was killed by {signal.Signals(-error.exitcode).name}"
         return f"the worker died with exit code {error.exitcode}"
+    if isinstance(error, BrokenProcessPool):
+        return (
+            "the worker ended before it took a task; a script must evaluate under `if __name__ == '__main__':`, since "
+            "each worker imports it"
+        )
     return f"the worker was lost: {type(error).__name__}: {error}"
 
 
@@ -120,16 +143,16 @@ class Refusal:
     text: str
 
 
-_setup: tuple[Registry, Spec, Host]
+_setup: tuple[Registry, Spec, Host, Journal]
 _worker: Worker | None = None
 _core: socket.socket | None = None
 
 
-def _begin(registry: Registry, spec: Spec, host: Host) -> None:
+def _begin(registry: Registry, spec: Spec, host: Host, journal: Path) -> None:
     global _setup, _core
     if shared_cores(spec.workers) is None and hasattr(os, "sched_setaffinity"):
         _core = claim_core(cores())
-    _setup = registry, spec, host
+    _setup = registry, spec, host, Journal(journal)
 
 
 def _this_worker() -> Worker:
@@ -145,7 +168,7 @@ def build(cells: list[Cell]) -> Refusal | None:
         _this_worker().build(cells)
     except (ValueError, TypeError, SuiteUnavailable) as error:
         return Refusal(True, str(error))
-    except (Exception, SystemExit):
+    except BaseException:  # SystemExit and KeyboardInterrupt too: Ctrl-C does not reach a worker
         return Refusal(False, traceback.format_exc())
     return None
 

@@ -8,9 +8,12 @@ Light to import (standard library only); the modules that need NumPy, SciPy or M
   while another process writes.
 * :mod:`.stats`: the statistics, as pure functions on arrays.
 * :mod:`.groups`: ``groups(stores)`` merges runs, refuses those that must not be compared (``ManifestMismatch``,
-  ``CheckpointMismatch``, ``MeasurementMismatch``; all are ``ValueError``) and gathers episodes by measurement.
-* :mod:`.leaderboard`: ``board(stores) -> list[Row]``, and ``to_json(rows)`` for plain values.
-* :mod:`.tables`: ``text(rows)`` for a terminal, ``markdown(rows)``.
+  ``MeasurementMismatch``) and gathers episodes by measurement.
+* :mod:`.pairs`: which baseline a group is compared with; refuses one that other code played (``CodeMismatch``). All
+  refusals are ``ValueError``.
+* :mod:`.leaderboard`: ``board(stores) -> list[Row]``, and ``to_json(rows)`` for plain values. :mod:`.marks`: its marks.
+* :mod:`.compare`: ``compare_runs(old, new)`` and ``compare_across(stores, "speed")``.
+* :mod:`.tables`: ``text(rows)`` for a terminal, ``markdown(rows)``, ``comparison_text(found)``.
 * :mod:`.report`: ``render(stores, title=...) -> str``, one self-contained HTML page.
 """
 

@@ -1,17 +1,25 @@
-"""Episodes gathered by what they measure, after making sure that they may be compared at all."""
+"""Episodes gathered by what they measure, after making sure that they may be compared at all.
+
+What is measured is known by content: digests of code and weights, the durations behind a latency's name. Names of
+policies and latencies are labels.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from .schema import EpisodeRow, Run
 from .store import Store
 
 BASELINE = "dense"
-MEANING = ("latency",)  # fields of Run.identity: what a row's clock and latency stand for
+CODE = ("suite", "policy", "method")  # parts of the code that decide an episode
+SHOWN = 6  # hex digits of a digest in a label
 
 
 class ManifestMismatch(ValueError):
@@ -32,19 +40,6 @@ class ManifestMismatch(ValueError):
         )
 
 
-class CheckpointMismatch(ValueError):
-    """One policy name stands for different weights in different runs.
-
-    Attributes:
-        policy: The name.
-    """
-
-    def __init__(self, policy: str, hashes: Iterable[str]):
-        self.policy = policy
-        listed = " and ".join(sorted(hashes))
-        super().__init__(f"policy {policy!r} has weights {listed} in these runs; compare runs of the same weights")
-
-
 class MeasurementMismatch(ValueError):
     """Two runs use one name for two kinds of measurement.
 
@@ -63,19 +58,27 @@ class MeasurementMismatch(ValueError):
 
 @dataclass(frozen=True)
 class Group:
-    """All episodes of one method under one condition.
+    """All episodes of one version of a method under one condition.
 
     Attributes:
         suite: Suite name.
-        policy: Policy name.
+        policy: Policy name: the first one of these weights, with their digest where the name stands for several.
+        weights: Digest of the policy's files; empty where it is not known.
         clock: ``sync`` or ``realtime``.
-        latency: Latency source as the user wrote it.
+        latency: Latency source: the first name for these durations.
         settings: Suite settings that the user fixed.
         dtype: Precision of the policy.
         device: ``cpu`` or ``cuda``; names of devices are in the rows.
         method: Method as the user wrote it.
+        code: Digests of the source code behind the episodes, by part; empty unless all parts were recorded.
+        files: Digest of the files of policy and method, such as a draft; empty where it was not recorded.
+        version: What tells this version from others of the method under the same condition; empty where there is one.
+        condition: Content of everything but method and code.
+        world: Content of suite and policy code, or the run directory where code was not recorded. Rows are compared
+            with the baseline of the same world.
         done: Measured episodes by cell.
         errors: Episodes that the harness could not measure.
+        sources: Run directory of each episode, errors included, by cell.
         runs: What produced them, resumptions included.
         repeats: Episodes left out because an earlier run holds the same measurement.
         contradictions: Repeats whose trajectory differs from that of the episode that counts.
@@ -83,53 +86,98 @@ class Group:
 
     suite: str
     policy: str
+    weights: str
     clock: str
     latency: str
     settings: dict[str, Any]
     dtype: str
     device: str
     method: str
+    code: dict[str, str]
+    files: str
+    version: str
+    condition: tuple[Any, ...]
+    world: tuple[str, str]
     done: dict[str, EpisodeRow]
     errors: tuple[EpisodeRow, ...]
+    sources: dict[str, str]
     runs: tuple[Run, ...]
     repeats: int
     contradictions: int
 
     @property
-    def condition(self) -> tuple[Any, ...]:
-        """Everything but the method: groups are compared with the baseline under the same condition."""
-        settings = tuple(sorted(self.settings.items()))
-        return (self.suite, self.policy, self.clock, self.latency, settings, self.dtype, self.device)
+    def label(self) -> str:
+        """The method with its version."""
+        return f"{self.method} {self.version}".strip()
+
+    @property
+    def started(self) -> str:
+        """Time at which the first of its runs started."""
+        return min(run.started for run in self.runs)
+
+    @property
+    def cells(self) -> set[str]:
+        """Cells that were played or tried."""
+        return self.done.keys() | {row.cell for row in self.errors}
 
 
 def groups(stores: Iterable[Store]) -> list[Group]:
-    """Merges runs and gathers their episodes, in a natural order of conditions with the baseline first.
+    """Merges runs and gathers their episodes, in a natural order of conditions; then older worlds and dense first.
 
     A measurement that several runs hold counts once: that of the first run.
 
     Raises:
-        ManifestMismatch: A cell is not the same episode everywhere.
-        CheckpointMismatch: A policy name stands for different weights.
-        MeasurementMismatch: A latency stands for different durations, or the harness has changed between runs.
+        ManifestMismatch: A cell is not the same episode everywhere, though the suite's code is the same.
+        MeasurementMismatch: A latency's name stands for different durations.
     """
-    stores = list(stores)
-    _check_checkpoints(run for store in stores for run in store.runs)
     gathered: dict[tuple[Any, ...], dict[str, list[tuple[EpisodeRow, Store]]]] = {}
-    meanings: dict[tuple[str, str, str], Any] = {}
+    latencies: dict[tuple[str, str], Any] = {}
     for store in stores:
         for row in store.episodes():
-            for name in MEANING:
-                value = getattr(store.run.identity, name)
-                first = meanings.setdefault((row.clock, row.latency, name), value)
-                if first != value:
-                    raise MeasurementMismatch(row, f"identity.{name}", (first, value))
-            settings = tuple(sorted(row.settings.items()))
-            where = (row.suite, row.policy, row.clock, row.latency, settings, row.dtype, row.device_kind)
-            gathered.setdefault((*where, row.method), {}).setdefault(row.key, []).append((row, store))
+            latency = store.run.identity.latency
+            first = latencies.setdefault((row.clock, row.latency), latency)
+            if first != latency:
+                raise MeasurementMismatch(row, "identity.latency", (first, latency))
+            measured = (_condition(row, store), _world(row, store), row.method, *_version(row, store))
+            gathered.setdefault(measured, {}).setdefault(row.key, []).append((row, store))
     # Also those of repeats, which are left out below: a repeat has to be the same episode.
-    every = (row for measurements in gathered.values() for rows in measurements.values() for row, _ in rows)
-    check_manifests(row for row in every if row.status == "done")
-    return sorted((_group(measurements) for measurements in gathered.values()), key=_order)
+    by_suite_code: dict[str, list[EpisodeRow]] = {}
+    for (_, world, *_), measurements in gathered.items():
+        rows = (row for copies in measurements.values() for row, _ in copies if row.status == "done")
+        by_suite_code.setdefault(world[0], []).extend(rows)
+    for rows in by_suite_code.values():
+        check_manifests(rows)
+    return sorted(_labelled([_group(*each) for each in gathered.items()]), key=_order)
+
+
+def _condition(row: EpisodeRow, store: Store) -> tuple[Any, ...]:
+    identity = store.run.identity
+    # The oldest runs do not say what their latency's name stands for.
+    latency = row.latency if identity.latency is None else json.dumps(identity.latency, sort_keys=True)
+    settings = tuple(sorted(row.settings.items()))
+    return (row.suite, row.weights or row.policy, row.clock, latency, settings, row.dtype, row.device_kind)
+
+
+def _world(row: EpisodeRow, store: Store) -> tuple[str, str]:
+    if not _recorded(row):
+        return ("", str(store.path.parent))
+    made_of = dict(store.run.identity.fingerprints.get(row.suite, {}))
+    made_of.pop("code", None)  # of the run's first start; the row knows its own
+    suite = row.code["suite"]
+    if made_of:
+        suite = hashlib.sha256(json.dumps([suite, made_of], sort_keys=True).encode()).hexdigest()
+    return (suite, row.code["policy"])
+
+
+def _version(row: EpisodeRow, store: Store) -> tuple[str, str]:
+    """Digests of the method's code, and of the files of policy and method; empty where not recorded."""
+    files = store.run.identity.files.get(row.suite, {}).get(row.method, "")
+    return (row.code["method"], files) if _recorded(row) else ("", "")
+
+
+def _recorded(row: EpisodeRow) -> bool:
+    """Whether the row says which code played it. A digest is empty where the source could not be read."""
+    return all(row.code.get(part) for part in CODE)
 
 
 def check_manifests(rows: Iterable[EpisodeRow]) -> None:
@@ -148,7 +196,7 @@ def check_manifests(rows: Iterable[EpisodeRow]) -> None:
             values = (other.manifest.get(name), row.manifest.get(name))
             if values[0] != values[1]:
                 raise ManifestMismatch(other, row, name, values)
-        other = first_of_policy.setdefault((row.cell, row.policy), row)
+        other = first_of_policy.setdefault((row.cell, row.weights or row.policy), row)
         if other.observation_hash != row.observation_hash:
             raise ManifestMismatch(other, row, "observation_hash", (other.observation_hash, row.observation_hash))
 
@@ -159,53 +207,86 @@ def natural(text: str) -> list[tuple[int, float, str]]:
     return [(0, float(part), "") if i % 2 else (1, 0.0, part) for i, part in enumerate(parts)]
 
 
-def _group(measurements: dict[str, list[tuple[EpisodeRow, Store]]]) -> Group:
+def _group(measured: tuple[Any, ...], measurements: dict[str, list[tuple[EpisodeRow, Store]]]) -> Group:
+    condition, world, _, _, files = measured
     done: dict[str, EpisodeRow] = {}
     keys: dict[str, str] = {}
     errors = []
-    sources: dict[int, Store] = {}
+    sources: dict[str, Store] = {}
     repeats = contradictions = 0
     for copies in measurements.values():
-        measured = [(row, store) for row, store in copies if row.status == "done"]
-        first, source = (measured or copies)[0]
-        sources[id(source)] = source
+        played = [(row, store) for row, store in copies if row.status == "done"]
+        first, source = (played or copies)[0]
+        sources[first.cell] = source
         key = keys.setdefault(first.cell, first.key)
         if key != first.key:
             raise MeasurementMismatch(first, "key", (key, first.key))
-        if measured:
+        if played:
             done[first.cell] = first
         else:
             errors.append(first)
-        repeats += len(measured[1:])
-        contradictions += sum(row.trajectory_hash != first.trajectory_hash for row, _ in measured[1:])
+        repeats += len(played[1:])
+        contradictions += sum(row.trajectory_hash != first.trajectory_hash for row, _ in played[1:])
     any_row = next(iter(measurements.values()))[0][0]
+    used = {id(store): store for store in sources.values()}.values()
     return Group(
         suite=any_row.suite,
         policy=any_row.policy,
+        weights=any_row.weights,
         clock=any_row.clock,
         latency=any_row.latency,
         settings=any_row.settings,
         dtype=any_row.dtype,
         device=any_row.device_kind,
         method=any_row.method,
+        code=any_row.code if _recorded(any_row) else {},
+        files=files,
+        version="",
+        condition=condition,
+        world=world,
         done=done,
         errors=tuple(errors),
-        runs=tuple(run for store in sources.values() for run in store.runs),
+        sources={cell: str(store.path.parent) for cell, store in sources.items()},
+        runs=tuple(run for store in used for run in store.runs),
         repeats=repeats,
         contradictions=contradictions,
     )
 
 
-def _check_checkpoints(runs: Iterable[Run]) -> None:
-    first: dict[str, str] = {}
-    for run in runs:
-        for policy, sha256 in run.checkpoints.items():
-            if first.setdefault(policy, sha256) != sha256:
-                raise CheckpointMismatch(policy, {first[policy], sha256})
+def _labelled(gathered: list[Group]) -> list[Group]:
+    """Gives groups the first name of their policy and latency, and a version where only code tells them apart."""
+    policies: dict[tuple[str, str], str] = {}
+    latencies: dict[str, str] = {}
+    versions: dict[tuple[Any, ...], list[Group]] = {}
+    for group in gathered:
+        policies.setdefault(group.condition[:2], group.policy)
+        latencies.setdefault(group.condition[3], group.latency)
+        versions.setdefault((group.condition, group.method), []).append(group)
+    labelled = []
+    for group in gathered:
+        policy = policies[group.condition[:2]]
+        if sum(suite == group.suite and name == policy for (suite, _), name in policies.items()) > 1:
+            policy += f" @{group.weights[:SHOWN]}"
+        version = _version_label(group, versions[group.condition, group.method])
+        labelled.append(replace(group, policy=policy, latency=latencies[group.condition[3]], version=version))
+    return labelled
+
+
+def _version_label(group: Group, versions: list[Group]) -> str:
+    """Beginnings of the digests that tell a version from others: of the method's code, or of what is named."""
+    if len(versions) == 1:
+        return ""
+    if not group.code:
+        return f"in {Path(group.world[1]).name}"
+    names = ("", "files", "suite", "policy")
+    digests = [(each.code["method"], each.files, *each.world) for each in versions if each.code]
+    own = (group.code["method"], group.files, *group.world)
+    differing = [i for i, values in enumerate(zip(*digests, strict=True)) if len(set(values)) > 1] or [0]
+    return " ".join(f"{names[i]}@{own[i][:SHOWN]}" for i in differing)
 
 
 def _order(group: Group) -> Any:
     condition = [natural(str(part)) for part in (group.suite, group.policy, group.clock, group.latency)]
     condition += [natural(group.dtype), natural(group.device)]
     settings = [natural(f"{name}={value}") for name, value in sorted(group.settings.items())]
-    return (condition, settings, group.method != BASELINE, natural(group.method))
+    return (condition, settings, group.method != BASELINE, natural(group.method), group.started, group.version)

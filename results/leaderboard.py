@@ -1,34 +1,20 @@
-"""The leaderboard: one row per method and condition, computed from stores alone, with marks for what limits it."""
+"""The leaderboard: one row per version of a method and condition, computed from stores alone."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from . import stats
 from .groups import BASELINE, Group, groups
-from .schema import EpisodeRow, Mark, RoundRow, Run
+from .marks import NOT_ACTIVE, activity, contention, marks, measured_rounds
+from .pairs import Flip, Pairs, baseline_of, pair
+from .schema import EpisodeRow, Mark
 from .store import Store
-
-SMALL_N = 0.05  # half width of the success interval above which a row is marked
-NOT_ACTIVE = "NOT ACTIVE"
-SHARED_CORE = 1.1  # wall time over processor time above which a row is marked
-
-
-class Flip(NamedTuple):
-    """A cell that the baseline and the method ended differently."""
-
-    direction: str  # "lost": the baseline succeeded, the method failed; "gained": the reverse
-    cell: str
-    task: str
-    init_state: int
-    seed: int
-    baseline_outcome: str
-    outcome: str
 
 
 @dataclass(frozen=True)
@@ -37,25 +23,34 @@ class Row:
 
     Attributes:
         suite: Suite name.
-        policy: Policy name.
+        policy: Policy name, a label; see ``weights``.
+        weights: Digest of the policy's files; empty where it is not known.
         method: Method as the user wrote it.
+        version: What tells it from rows of the same method and condition that other code measured; else empty.
+        code: Digests of the source code of suite, policy and method; empty where it was not recorded.
         clock: ``sync`` or ``realtime``.
         latency: Latency source as the user wrote it.
         settings: Suite settings that the user fixed.
         dtype: Precision of the policy.
         devices: Where the policy ran: ``cpu`` or names of CUDA devices.
         machines: Digests of the machines that played the episodes; see ``Run.machines``.
-        success: Success rate over the measured episodes; harness errors are not counted.
+        rank: Position by speed-up per action among the rows of its condition and code, from 1; None for the baseline,
+            for a method that was not active, and where there is no speed-up.
+        success: Success rate over the measured episodes.
+        worst: The same if every episode that could not be measured had failed; None where there is none.
         at_end: Success rate after the end, when the suite looked again; NaN where it did not in every episode.
+        tasks: Success rate by task.
         errors: Episodes that the harness could not measure.
         retries: Times that a worker died or hung and its cell was run again.
+        activity: For each counter that proves that the method acted, the share of episodes in which it moved.
         paired: Comparison with the baseline on shared cells; None for the baseline itself and where no cell is shared.
+        paired_worst: The same in the worst case (:attr:`.pairs.Pairs.worst`); None where every cell was measured.
         rounds: Mean rounds per episode.
         round_ns: Durations of one round, without warm-up.
         action_ns: Duration of the rounds per executed action.
         latency_ns: Mean latency of a round as the environment saw it.
         routes: Share and durations by route.
-        speed_up: Over the baseline, on shared cells, failures included; None where ``paired`` is None.
+        speed_up: Over the baseline, on shared cells of one run, failures included; None without such cells.
         acceptance: Accepted draft positions, over the rounds that verified a draft.
         action_error: Distance to the dense actions under the same noise.
         contention: Wall time over processor time of the rounds.
@@ -66,18 +61,26 @@ class Row:
 
     suite: str
     policy: str
+    weights: str
     method: str
+    version: str
+    code: dict[str, str]
     clock: str
     latency: str
     settings: dict[str, Any]
     dtype: str
     devices: tuple[str, ...]
     machines: tuple[str, ...]
+    rank: int | None
     success: stats.Proportion
+    worst: stats.Proportion | None
     at_end: float
+    tasks: dict[str, stats.Proportion]
     errors: int
     retries: int
+    activity: dict[str, float]
     paired: stats.Paired | None
+    paired_worst: stats.Paired | None
     rounds: stats.RoundsPerEpisode
     round_ns: stats.Durations
     action_ns: float
@@ -92,90 +95,134 @@ class Row:
     flips: tuple[Flip, ...]
 
     @property
+    def label(self) -> str:
+        """The method with its version."""
+        return f"{self.method} {self.version}".strip()
+
+    @property
     def active(self) -> bool:
-        """False where a counter that proves that the method acted stayed at zero."""
+        """False where a counter that proves that the method acted did not move in enough episodes."""
         return all(mark.badge != NOT_ACTIVE for mark in self.marks)
 
+    @property
+    def worst_task(self) -> str | None:
+        """The task with the lowest success rate, where there are several."""
+        return min(self.tasks, key=lambda task: self.tasks[task].rate) if len(self.tasks) > 1 else None
 
-def board(stores: Iterable[Store]) -> list[Row]:
-    """Rows by condition; under each condition the baseline first, then by speed-up per action.
+
+def board(stores: Iterable[Store], *, allow_mixed: bool = False) -> list[Row]:
+    """Rows by condition and by the code of suite and policy; in each, the baseline first, then by rank.
+
+    Methods without a speed-up come after the ranked ones, those that were not active last.
+
+    Args:
+        stores: Runs.
+        allow_mixed: Compare a row with a baseline that other code played where there is no other, and give speed-ups
+            over baselines of other runs; such rows are marked.
 
     Raises:
         ManifestMismatch: A cell is not the same episode everywhere (see :mod:`.groups`).
-        CheckpointMismatch: A policy name stands for different weights in different runs.
         MeasurementMismatch: A latency stands for different durations in different runs.
+        CodeMismatch: The only baseline on a row's cells was played by other code (see :mod:`.pairs`).
     """
-    return rows_of(groups(stores))
+    return rows_of(groups(stores), allow_mixed=allow_mixed)
 
 
-def rows_of(gathered: list[Group]) -> list[Row]:
+def rows_of(gathered: list[Group], *, allow_mixed: bool = False) -> list[Row]:
     """Rows of groups that :func:`.groups.groups` gathered."""
     by_condition: dict[tuple[Any, ...], list[Group]] = {}
     for group in gathered:
         by_condition.setdefault(group.condition, []).append(group)
     rows = []
     for members in by_condition.values():
-        baseline = next((group for group in members if group.method == BASELINE), None)
-        unsorted = [_row(group, baseline) for group in members]
-        rows += sorted(unsorted, key=lambda row: (row.method != BASELINE, -_or_zero(row.speed_up)))
+        worlds: dict[tuple[str, str], list[Group]] = {}
+        for group in sorted(members, key=lambda group: group.started):
+            worlds.setdefault(group.world, []).append(group)
+        for world in worlds.values():
+            rows += _ranked([_compared(group, members, allow_mixed) for group in world])
     return rows
 
 
-def _or_zero(speed_up: stats.SpeedUp | None) -> float:
-    return 0.0 if speed_up is None or math.isnan(speed_up.action) else speed_up.action
+def _ranked(rows: list[tuple[Row, float]]) -> list[Row]:
+    """Rows of one world with their ranks: the baseline, then by speed-up, then those that have no rank."""
+    ordered, rank = [], 0
+    places = [(row.method != BASELINE, not row.active, math.isnan(speed_up), -speed_up) for row, speed_up in rows]
+    for place, row in sorted(zip(places, (row for row, _ in rows), strict=True), key=lambda each: each[0]):
+        ranked = place[:3] == (True, False, False)
+        rank += ranked
+        ordered.append(replace(row, rank=rank if ranked else None))
+    return ordered
 
 
-def measured_rounds(episodes: Iterable[EpisodeRow]) -> list[RoundRow]:
-    """Rounds whose durations count: those after warm-up."""
-    return [round for episode in episodes for round in episode.rounds if not round.warmup]
+def _compared(group: Group, members: list[Group], allow_mixed: bool) -> tuple[Row, float]:
+    """A row without its rank, and the speed-up per action by which it is ranked, in the worst case."""
+    baseline = baseline_of(group, members, allow_mixed=allow_mixed)
+    pairs = pair(group, baseline) if baseline else Pairs([], [], [], [], mixed=False)
+    timed = pairs.done if allow_mixed else pairs.together
+    row = _row(group, baseline, pairs, timed)
+    if row.speed_up is None:
+        return row, math.nan
+    if not pairs.lost_method:
+        return row, row.speed_up.action.value
+    # A method gains nothing in an episode that could not be measured: it is charged the baseline's rounds.
+    return row, _speed_up([*timed, *((base, base) for base in pairs.lost_method)]).action.value
 
 
-def _row(group: Group, baseline: Group | None) -> Row:
+def _row(group: Group, baseline: Group | None, pairs: Pairs, timed: list[tuple[EpisodeRow, EpisodeRow]]) -> Row:
     episodes = list(group.done.values())
     every = [round for episode in episodes for round in episode.rounds]
-    timed = measured_rounds(episodes)
-    durations = [round.host_ns for round in timed]
-    pairs: list[tuple[EpisodeRow, EpisodeRow]] = []
-    if baseline is not None and baseline is not group:
-        pairs = [(row, baseline.done[cell]) for cell, row in group.done.items() if cell in baseline.done]
-    success = stats.proportion(_successes(episodes))
-    contention = stats.contention(durations, [round.cpu_ns for round in timed])
+    measured = measured_rounds(episodes)
+    durations = [round.host_ns for round in measured]
+    successes = [bool(row.success) for row in episodes]
+    success = stats.proportion(successes)
+    moved = activity(group)
     return Row(
         suite=group.suite,
         policy=group.policy,
+        weights=group.weights,
         method=group.method,
+        version=group.version,
+        code=group.code,
         clock=group.clock,
         latency=group.latency,
         settings=group.settings,
         dtype=group.dtype,
         devices=tuple(sorted({row.device for row in (*episodes, *group.errors)})),
         machines=tuple(sorted({row.machine for row in episodes})),
+        rank=None,
         success=success,
+        worst=stats.proportion([*successes, *(False for _ in group.errors)]) if group.errors else None,
         at_end=_at_end(episodes),
+        tasks=_by_task(episodes),
         errors=len(group.errors),
         retries=sum(row.retries for row in (*episodes, *group.errors)),
-        paired=stats.paired(_successes(a for a, _ in pairs), _successes(b for _, b in pairs)) if pairs else None,
-        rounds=stats.rounds_per_episode([len(row.rounds) for row in episodes], _successes(episodes)),
+        activity=moved,
+        paired=pairs.difference,
+        paired_worst=pairs.worst,
+        rounds=stats.rounds_per_episode([len(row.rounds) for row in episodes], successes),
         round_ns=stats.durations(durations),
-        action_ns=stats.per_action(durations, [round.executed for round in timed]),
+        action_ns=stats.per_action(durations, [round.executed for round in measured]),
         latency_ns=float(np.mean([round.latency_ns for round in every])) if every else float("nan"),
         routes=stats.by_route(
             [round.route for round in every], [round.host_ns for round in every], [round.warmup for round in every]
         ),
-        speed_up=_speed_up(pairs) if pairs else None,
+        speed_up=_speed_up(timed) if timed else None,
         acceptance=stats.acceptance(
             _or_nan(round.accepted for round in every), _or_nan(round.drafted for round in every)
         ),
         action_error=stats.action_error(_or_nan(round.action_error for round in every)),
-        contention=contention,
-        marks=tuple(_marks(group, baseline, pairs, success, contention)),
+        contention=contention(episodes),
+        marks=tuple(marks(group, baseline, pairs, timed, success, moved)),
         run_marks=tuple(dict.fromkeys(mark for run in group.runs for mark in run.marks)),
-        flips=tuple(_flip(row, base) for row, base in pairs if row.success != base.success),
+        flips=pairs.flips,
     )
 
 
-def _successes(episodes: Iterable[EpisodeRow]) -> list[bool]:
-    return [bool(row.success) for row in episodes]
+def _by_task(episodes: list[EpisodeRow]) -> dict[str, stats.Proportion]:
+    tasks: dict[str, list[bool]] = {}
+    for row in episodes:
+        tasks.setdefault(row.task, []).append(bool(row.success))
+    return {task: stats.proportion(tasks[task]) for task in sorted(tasks)}
 
 
 def _at_end(episodes: list[EpisodeRow]) -> float:
@@ -188,80 +235,20 @@ def _or_nan(values: Iterable[float | None]) -> list[float]:
 
 
 def _speed_up(pairs: list[tuple[EpisodeRow, EpisodeRow]]) -> stats.SpeedUp:
-    own, base = measured_rounds(row for row, _ in pairs), measured_rounds(row for _, row in pairs)
-    return stats.speed_up(
-        [round.host_ns for round in own],
-        [round.executed for round in own],
-        [round.host_ns for round in base],
-        [round.executed for round in base],
+    return stats.speed_up(*(_timing(side) for side in zip(*pairs, strict=True)))
+
+
+def _timing(episodes: Iterable[EpisodeRow]) -> stats.Timing:
+    cells = [measured_rounds([row]) for row in episodes]
+    return stats.Timing(
+        ns=[sum(round.host_ns for round in rounds) for rounds in cells],
+        rounds=[len(rounds) for rounds in cells],
+        executed=[sum(round.executed for round in rounds) for rounds in cells],
     )
 
 
-def _flip(row: EpisodeRow, base: EpisodeRow) -> Flip:
-    direction = "gained" if row.success else "lost"
-    return Flip(direction, row.cell, row.task, row.init_state, row.seed, base.outcome, row.outcome)
-
-
-def _marks(
-    group: Group,
-    baseline: Group | None,
-    pairs: list[tuple[EpisodeRow, EpisodeRow]],
-    success: stats.Proportion,
-    contention: float,
-) -> Iterable[Mark]:
-    yield from dict.fromkeys(mark for run in group.runs for mark in run.suite_marks.get(group.suite, ()))
-    idle = _idle_counters(group)
-    if idle:
-        yield Mark(NOT_ACTIVE, f"{', '.join(idle)} should have moved and stayed at 0 in every episode")
-    if group.errors:
-        yield Mark("errors", "episodes that the harness could not measure are left out")
-    half = (success.high - success.low) / 2
-    if success.n and half > SMALL_N:
-        yield Mark("small n", f"the 95 % interval of success is wider than ±{100 * SMALL_N:.0f} points")
-    if group.method != BASELINE and not pairs:
-        yield Mark("unpaired", f"no {BASELINE} episode on these cells, so there is no comparison")
-    elif pairs and len(pairs) < len(group.done):
-        yield Mark("part paired", f"compared on the {len(pairs)} of {len(group.done)} cells that {BASELINE} ran too")
-    if contention > SHARED_CORE:
-        yield Mark("core shared", f"wall time is {contention:.2f} × processor time: latency was not measured alone")
-    elif math.isnan(contention) and any(row.rounds for row in group.done.values()):
-        yield Mark("latency unknown", "no round after warm-up has a processor time")
-    if pairs and all(a.trajectory_hash == b.trajectory_hash for a, b in pairs):
-        yield Mark(f"same as {BASELINE}", f"every episode equals {BASELINE} action by action")
-    if group.repeats:
-        yield Mark(
-            "repeats", f"{group.repeats} measured twice, {group.contradictions} of them differently; the first counts"
-        )
-    yield from _mixed(group, baseline if baseline and pairs else None, pairs)
-
-
-def _mixed(group: Group, baseline: Group | None, pairs: list[tuple[EpisodeRow, EpisodeRow]]) -> Iterable[Mark]:
-    """Marks of a row whose episodes, or those that they are compared with, were not measured in one place."""
-    episodes = [*group.done.values(), *(row for _, row in pairs)]
-    runs: list[Run] = [*group.runs, *(baseline.runs if baseline else ())]
-    machines = {row.machine for row in episodes}
-    if "" in machines:  # an old run that was resumed: its episodes may come from any of its machines
-        machines = machines - {""} | {machine for run in runs for machine in run.machines}
-    for name, values in (
-        ("machines", machines),
-        ("devices", {row.device for row in episodes}),
-        ("commits", {run.commit for run in runs}),
-        ("packages", {str(sorted(run.packages.items())) for run in runs}),
-        ("fingerprints", {str(sorted(run.identity.fingerprints.get(group.suite, {}).items())) for run in runs}),
-    ):
-        if len(values) > 1:
-            yield Mark(f"mixed {name}", f"this row and its comparison come from {len(values)} {name}")
-
-
-def _idle_counters(group: Group) -> list[str]:
-    """Counters that the method promised to move and that stand at zero."""
-    promised = {name for run in group.runs for name in run.activity_counters.get(group.method, ())}
-    moved = {name for row in group.done.values() for name, count in row.counters.items() if count}
-    return sorted(promised - moved) if group.done else []
-
-
-def to_json(rows: list[Row]) -> list[dict[str, Any]]:
-    """Rows as plain values for JSON: named tuples become objects, NaN becomes null."""
+def to_json(rows: Sequence[Any]) -> list[dict[str, Any]]:
+    """Rows, or comparisons, as plain values for JSON: named tuples become objects, NaN becomes null."""
     return [_plain(row) for row in rows]
 
 

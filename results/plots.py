@@ -22,7 +22,9 @@ from numpy.typing import ArrayLike
 from scipy.optimize import isotonic_regression
 
 from .groups import BASELINE, Group
-from .leaderboard import Row, measured_rounds
+from .leaderboard import Row
+from .marks import measured_rounds
+from .stats import Ratio
 
 SERIES = 8  # distinct series colours in the style sheet; dense has its own
 INK, MUTED, LINE, BASE = "#010101", "#020202", "#030303", "#040404"
@@ -92,11 +94,12 @@ def latency(groups: Sequence[Group], colours: dict[str, str]) -> str:
     durations: dict[tuple[str, str], list[float]] = {}
     for group in groups:
         for round in measured_rounds(group.done.values()):
-            durations.setdefault((group.method, round.route), []).append(max(round.host_ns, 1) / 1e6)
+            durations.setdefault((group.label, round.route), []).append(max(round.host_ns, 1) / 1e6)
     if not durations:
         return ""
-    every = [(group.method, round.route) for group in groups for row in group.done.values() for round in row.rounds]
+    every = [(group.label, round.route) for group in groups for row in group.done.values() for round in row.rounds]
     rounds, by_method = Counter(every), Counter(method for method, _ in every)
+    colours = {group.label: colours[group.method] for group in groups}
     low = min(min(values) for values in durations.values()) / 1.15
     high = max(max(values) for values in durations.values()) * 1.15
     bins = np.geomspace(low, high, 90)
@@ -132,23 +135,25 @@ def tradeoff(rows: Sequence[Row], colours: dict[str, str]) -> str:
 
     A method that was not active has a hollow point and belongs to no frontier.
     """
+    one = Ratio(1.0, 1.0, 1.0)
     points = [
-        (1.0 if row.speed_up is None else row.speed_up.action, row)
+        (one if row.speed_up is None else row.speed_up.action, row)
         for row in rows
         if row.success.n and (row.method == BASELINE or row.speed_up is not None)
     ]
-    points = [(x, row) for x, row in points if not math.isnan(x)]
+    points = [(ratio, row) for ratio, row in points if not math.isnan(ratio.value)]
     if len(points) < 2:
         return ""
-    single = len({row.method for _, row in points}) == len(points)
+    single = len({row.label for _, row in points}) == len(points)
 
     def plot(axes: Axes) -> None:
         if single:
-            frontier = _frontier([(x, row.success.rate) for x, row in points if row.active])
+            frontier = _frontier([(ratio.value, row.success.rate) for ratio, row in points if row.active])
             axes.plot(*zip(*frontier, strict=True), color=MUTED, lw=1, ls=(0, (4, 3)), zorder=1)
         seen = set()
-        for i, (x, row) in enumerate(sorted(points, key=lambda point: point[0])):
-            colour, rate = colours[row.method], row.success
+        for i, (ratio, row) in enumerate(sorted(points, key=lambda point: point[0])):
+            x, colour, rate = ratio.value, colours[row.method], row.success
+            axes.plot([ratio.low, ratio.high], [rate.rate] * 2, color=colour, lw=1.5, alpha=0.6)
             axes.plot([x, x], [rate.low, rate.high], color=colour, lw=1.5, alpha=0.6)
             label = None if single or row.method in seen else row.method
             fill = colour if row.active else "none"
@@ -158,7 +163,7 @@ def tradeoff(rows: Sequence[Row], colours: dict[str, str]) -> str:
                 place = rate.high if i % 2 == 0 else rate.low
                 shift, anchor = ((0, 5), "bottom") if i % 2 == 0 else ((0, -5), "top")
                 axes.annotate(
-                    row.method, (x, place), shift, textcoords="offset points", ha="center", va=anchor, color=colour
+                    row.label, (x, place), shift, textcoords="offset points", ha="center", va=anchor, color=colour
                 )
         axes.axvline(1, color=LINE, lw=1, zorder=0)
         axes.margins(x=0.18, y=0.14)
@@ -274,8 +279,9 @@ def action_error(groups: Sequence[Group], colours: dict[str, str]) -> str:
     for group in groups:
         for episode in group.done.values() if group.method != BASELINE else ():
             measured = [round.action_error for round in episode.rounds if round.action_error is not None]
-            errors.setdefault(group.method, []).extend(measured)
+            errors.setdefault(group.label, []).extend(measured)
     errors = {method: values for method, values in errors.items() if values}
+    colours = {group.label: colours[group.method] for group in groups}
     if not errors:
         return ""
     right = max(float(np.percentile(values, 99)) for values in errors.values()) * 1.05 or 1e-6

@@ -13,29 +13,31 @@ from markupsafe import Markup
 
 from . import plots, stats
 from .groups import BASELINE, Group, groups
-from .leaderboard import SHARED_CORE, SMALL_N, Row, rows_of
+from .leaderboard import Row, rows_of
+from .marks import ACTIVE_SHARE, SHARED_CORE, SMALL_N
 from .schema import Run
 from .store import Store
-from .tables import condition, milliseconds, number, tables, varying
+from .tables import condition, milliseconds, tables, varying
 
 MANY = 12  # rows above which single rows get no plot line and no card of their own
 
 
-def render(stores: Iterable[Store], title: str = "Leaderboard") -> str:
+def render(stores: Iterable[Store], title: str = "Leaderboard", *, allow_mixed: bool = False) -> str:
     """The page. It loads nothing, so it can be mailed, committed and opened offline.
 
     Args:
         stores: The runs to show.
         title: Heading of the page.
+        allow_mixed: As for :func:`.leaderboard.board`.
 
     Raises:
         ManifestMismatch: The runs must not be compared (see :mod:`.groups`).
-        CheckpointMismatch: A policy name stands for different weights.
         MeasurementMismatch: A latency stands for different durations.
+        CodeMismatch: The only baseline on a row's cells was played by other code.
     """
     stores = list(stores)
     gathered = groups(stores)
-    rows = rows_of(gathered)
+    rows = rows_of(gathered, allow_mixed=allow_mixed)
     colours = plots.palette(row.method for row in rows)
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -66,7 +68,8 @@ def render(stores: Iterable[Store], title: str = "Leaderboard") -> str:
         rules={
             "small_n": f"{100 * SMALL_N:.0f}",
             "shared_core": f"{SHARED_CORE:g}",
-            "minimum": {q: stats.minimum_samples(q) for q in (50, 90, 99)},
+            "active": f"{100 * ACTIVE_SHARE:.0f}",
+            "minimum": {q: stats.minimum_samples(q) for q in stats.PERCENTILES},
         },
     )
 
@@ -74,15 +77,18 @@ def render(stores: Iterable[Store], title: str = "Leaderboard") -> str:
 def _labels(rows: list[Row]) -> list[str]:
     """A name for each row: its method, and of its condition what differs between the rows."""
     names = varying(rows)
-    return [" · ".join([row.method, *(f"{name} {condition(row).get(name, 'any')}" for name in names)]) for row in rows]
+    return [" · ".join([row.label, *(f"{name} {condition(row).get(name, 'any')}" for name in names)]) for row in rows]
 
 
 def _cards(rows: list[Row], colours: dict[str, str]) -> list[dict[str, Any]]:
     """The comparison of each method in two lines."""
     cards = []
     for row, label in zip(rows, _labels(rows), strict=True):
-        if row.paired is None or row.speed_up is None:
+        if row.paired is None:
             continue
+        ratio = row.speed_up.action if row.speed_up else stats.Ratio(math.nan, math.nan, math.nan)
+        speed_up = "n/a" if math.isnan(ratio.value) else f"{ratio.value:.2f}×"
+        interval = "" if math.isnan(ratio.low) else f"[{ratio.low:.2f}, {ratio.high:.2f}]"
         difference = (
             f"{100 * row.paired.difference:+.1f} points "
             f"[{100 * row.paired.low:+.1f}, {100 * row.paired.high:+.1f}] on {row.paired.n} shared cells"
@@ -91,7 +97,8 @@ def _cards(rows: list[Row], colours: dict[str, str]) -> list[dict[str, Any]]:
             {
                 "label": label,
                 "colour": f"var({plots.VARIABLES[colours[row.method]]})",
-                "speed_up": number(row.speed_up.action, ".2f"),
+                "speed_up": speed_up,
+                "interval": f"per action {interval}",
                 "latency": f"{milliseconds(row.action_ns)} ms per action",
                 "difference": difference,
                 "active": row.active,
@@ -108,7 +115,9 @@ def _figures(rows: list[Row], gathered: list[Group], colours: dict[str, str]) ->
         rest = [name for name in varying(having) if name != setting]
 
         def line_of(row: Row, rest: list[str] = rest) -> tuple[str, str]:
-            return row.method, ", ".join(condition(row).get(name, "any") for name in rest)
+            return row.method, ", ".join(
+                filter(None, [row.version, *(condition(row).get(name, "any") for name in rest)])
+            )
 
         caption = "Bars are 95 % intervals, a little apart so that they do not hide each other."
         figures.append((f"Success against {setting}", caption, plots.sweep(having, setting, line_of, colours)))

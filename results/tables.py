@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import textwrap
 from dataclasses import replace
@@ -10,12 +11,20 @@ from typing import NamedTuple
 from tabulate import tabulate
 
 from . import stats
+from .compare import Comparison
 from .escaping import in_markdown, visible
 from .groups import BASELINE
 from .leaderboard import Row
+from .pairs import Flip
 from .schema import Mark
 
 WIDTH = 80  # columns of a terminal of the usual size
+LEFT_OUT = ("rank", "rounds", "ms per\naction", "accepted", "marks")  # on a terminal
+LISTED = 4  # rows that a note names
+EXACT = (
+    "An interval without 0 next to p > 0.05: the interval is approximate, the test exact and therefore cautious; these "
+    "cells establish neither a difference nor its absence"
+)
 
 
 class Table(NamedTuple):
@@ -43,6 +52,7 @@ class SuiteTables(NamedTuple):
         methods: One line per method and condition.
         rounds: One line per route of each.
         acceptance: How much of the drafts was accepted, one line per row that drafts; None where none does.
+        tasks: Success of each method by task, one line per task; None where there is one task.
     """
 
     suite: str
@@ -50,6 +60,7 @@ class SuiteTables(NamedTuple):
     methods: Table
     rounds: Table
     acceptance: Table | None
+    tasks: Table | None
 
 
 def tables(rows: list[Row]) -> list[SuiteTables]:
@@ -90,10 +101,10 @@ def _suite_tables(rows: list[Row]) -> SuiteTables:
     title = ", ".join(filter(None, [rows[0].suite, shared]))
     drafts = any(row.acceptance.drafts for row in rows)
     latency = any(row.latency_ns for row in rows)
-    prefix = {id(row): [condition(row).get(name, "any") for name in columns] + [row.method] for row in rows}
+    prefix = {id(row): [condition(row).get(name, "any") for name in columns] + [row.label] for row in rows}
     methods = Table(
         title,
-        [*columns, "method", "success", f"vs {BASELINE}", "n", "rounds", "round ms", "ms per\naction"]
+        [*columns, "method", "rank", "success", f"vs {BASELINE}", "n", "rounds", "round ms", "ms per\naction"]
         + ["latency\nms"] * latency
         + ["speed-up", "action\nerror"]
         + ["accepted"] * drafts
@@ -105,17 +116,42 @@ def _suite_tables(rows: list[Row]) -> SuiteTables:
         f"Rounds by route: {title}",
         [*columns, "method", "route", "share", "rounds", "mean ms", "p50", "p90", "p99"],
         [
-            [*prefix[id(row)], name, f"{100 * route.share:.0f} %", str(route.rounds)]
-            + [milliseconds(value) for value in route.durations[1:]]
+            [*prefix[id(row)], name, f"{100 * route.share:.0f} %", str(route.rounds), *_duration_cells(route.durations)]
             for row in rows
             for name, route in row.routes.items()
         ],
         [
             "Rounds include warm-up, durations do not. "
-            + ", ".join(f"p{q} needs {stats.minimum_samples(q)} rounds" for q in (50, 90, 99))
+            + ", ".join(f"p{q} needs {stats.minimum_samples(q)} rounds" for q in stats.PERCENTILES),
+            "≤: the percentile is not above this with 99 % confidence, were rounds independent",
         ],
     )
-    return SuiteTables(rows[0].suite, shared, methods, rounds, _acceptance(title, columns, rows, prefix))
+    acceptance = _acceptance(title, columns, rows, prefix)
+    return SuiteTables(rows[0].suite, shared, methods, rounds, acceptance, _tasks(title, rows, prefix))
+
+
+def _duration_cells(durations: stats.Durations) -> list[str]:
+    cells = [milliseconds(durations.mean)]
+    estimates = (durations.p50, durations.p90, durations.p99)
+    for value, high in zip(estimates, (durations.p50_high, durations.p90_high, durations.p99_high), strict=True):
+        cells.append(_lines(milliseconds(value), "" if math.isnan(high) else f"≤ {milliseconds(high)}"))
+    return cells
+
+
+def _tasks(title: str, rows: list[Row], prefix: dict[int, list[str]]) -> Table | None:
+    tasks = sorted({task for row in rows for task in row.tasks})
+    if len(tasks) < 2:
+        return None
+    return Table(
+        f"Success by task: {title}",
+        ["task", *("\n".join(prefix[id(row)]) for row in rows)],
+        [[task, *(_task_cell(row.tasks.get(task)) for row in rows)] for task in tasks],
+        ["Lower lines: episodes. A task has few of them, so its rate is uncertain"],
+    )
+
+
+def _task_cell(rate: stats.Proportion | None) -> str:
+    return _lines(percent(rate.rate), f"n {rate.n}") if rate else "–"
 
 
 def _acceptance(title: str, columns: list[str], rows: list[Row], prefix: dict[int, list[str]]) -> Table | None:
@@ -141,36 +177,50 @@ def _acceptance(title: str, columns: list[str], rows: list[Row], prefix: dict[in
 
 
 def _method_cells(row: Row, drafts: bool, latency: bool) -> list[str]:
+    success = "–"
+    if row.success.n:
+        success = _lines(percent(row.success.rate), _interval(row.success))
+        if not math.isnan(row.at_end) and row.at_end != row.success.rate:
+            success += f"\n{percent(row.at_end)} at end"
+    if row.worst is not None:
+        success += f"\n{percent(row.worst.rate)} worst"
+    versus = "baseline" if row.method == BASELINE else "–"
+    if row.paired is not None:
+        versus = _difference(row.paired, row.paired_worst)
     cells = [
-        _lines(percent(row.success.rate), f"[{100 * row.success.low:.1f}, {100 * row.success.high:.1f}]"),
-        "baseline" if row.method == BASELINE else "–",
+        "–" if row.rank is None else str(row.rank),
+        success,
+        versus,
         _lines(str(row.success.n), f"+{row.errors} err." if row.errors else ""),
         _lines(number(row.rounds.all, ".1f"), f"{number(row.rounds.successful, '.1f')} succ."),
         _lines(f"p50 {milliseconds(row.round_ns.p50)}", f"p90 {milliseconds(row.round_ns.p90)}"),
         milliseconds(row.action_ns),
     ]
-    if not row.success.n:
-        cells[0] = "–"
-    elif not math.isnan(row.at_end) and row.at_end != row.success.rate:
-        cells[0] += f"\n{percent(row.at_end)} at end"
-    if row.paired is not None:
-        cells[1] = _lines(
-            f"{100 * row.paired.difference:+.1f} (p {row.paired.p:.2g})",
-            f"[{100 * row.paired.low:+.1f}, {100 * row.paired.high:+.1f}]",
-        )
     if latency:
         cells.append(milliseconds(row.latency_ns))
-    if row.speed_up is None:
-        cells.append("1" if row.method == BASELINE else "–")
+    if row.speed_up is not None:
+        cells.append(f"{_ratio(row.speed_up.action, 'action')}\n{_ratio(row.speed_up.round, 'round')}")
     else:
-        cells.append(
-            _lines(f"{number(row.speed_up.action, '.2f')}× action", f"{number(row.speed_up.round, '.2f')}× round")
-        )
+        cells.append("1" if row.method == BASELINE else "n/a" if row.paired else "–")
     cells.append(number(row.action_error.mean, ".2g"))
     if drafts:
         rate, length = percent(row.acceptance.rate, digits=0), row.acceptance.length
         cells.append(_lines(rate, "" if math.isnan(length) else f"mean {length:.1f}"))
     return [*cells, "\n".join(mark.badge for mark in row.marks)]
+
+
+def _difference(paired: stats.Paired, worst: stats.Paired | None) -> str:
+    cell = f"{100 * paired.difference:+.1f} (p {paired.p:.2g})\n{_interval(paired, '+')}"
+    return _lines(cell, f"{100 * worst.difference:+.1f} worst" if worst else "")
+
+
+def _ratio(ratio: stats.Ratio, per: str) -> str:
+    interval = "" if math.isnan(ratio.low) else f"[{ratio.low:.2f}, {ratio.high:.2f}]"
+    return _lines(f"{number(ratio.value, '.2f')}× {per}", interval)
+
+
+def _interval(share: stats.Proportion | stats.Paired, sign: str = "") -> str:
+    return f"[{100 * share.low:{sign}.1f}, {100 * share.high:{sign}.1f}]"
 
 
 def _lines(first: str, second: str) -> str:
@@ -188,13 +238,40 @@ def _notes(rows: list[Row], prefix: dict[int, list[str]]) -> list[str]:
     for badge, texts in badges.items():
         sentences = "; ".join(f"{text} ({_listed(names, len(rows))})" for text, names in texts.items())
         notes.append(sentences if list(texts) == [badge] else f"{badge}: {sentences}")
-    return [*runs, *notes]
+    return [*_findings(rows, prefix), *runs, *notes]
+
+
+def _findings(rows: list[Row], prefix: dict[int, list[str]]) -> list[str]:
+    """What the rows say in words: what the data exclude, and where success is lowest."""
+    named = [(" ".join(prefix[id(row)]), row) for row in rows]
+    paired = [(name, row.paired) for name, row in named if row.paired]
+    worst = [
+        f"{name} {_short(row.worst_task)} ({percent(row.tasks[row.worst_task].rate)} of {row.tasks[row.worst_task].n})"
+        for name, row in named
+        if row.worst_task
+    ]
+    findings = []
+    if paired:
+        losses = _some([f"{name} {max(0.0, -100 * found.low):.1f}" for name, found in paired])
+        findings.append(f"What these cells exclude (95 %): a loss to {BASELINE} of more points than {losses}")
+    if any((found.low > 0 or found.high < 0) and found.p > 1 - stats.CONFIDENCE for _, found in paired):
+        findings.append(EXACT)
+    if worst:
+        findings.append(f"Worst task: {_some(worst)}")
+    return findings
+
+
+def _short(name: str) -> str:
+    """A name that fits a line with some words around it."""
+    return name if len(name) <= 50 else f"{name[:36]}…{name[-13:]}"
 
 
 def _listed(names: list[str], rows: int) -> str:
-    if len(names) == rows > 1:
-        return "all rows"
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    return "all rows" if len(names) == rows > 1 else _some(names)
+
+
+def _some(parts: list[str]) -> str:
+    return ", ".join(parts[:LISTED]) + (f" and {len(parts) - LISTED} more" if len(parts) > LISTED else "")
 
 
 def percent(share: float, digits: int = 1) -> str:
@@ -217,7 +294,7 @@ def text(rows: list[Row]) -> str:
     """The board for a terminal: a choice of columns that fits 80 characters, and all notes."""
     parts = []
     for suite in tables(rows):
-        for table in (_narrow(suite), suite.rounds._replace(title=f"Rounds by route: {suite.suite}")):
+        for table in (_narrow(suite), _narrow_rounds(suite)):
             notes = [_wrapped(note, "  ") for note in table.notes]
             parts.append("\n".join([_wrapped(table.title), *_fitted(table), *notes]))
     return "\n\n".join(parts)
@@ -244,13 +321,11 @@ def _narrow(suite: SuiteTables) -> Table:
         episodes, *errors = line["n"].split("\n")
         line["n"] = "\n".join([episodes, line["rounds"].split("\n")[0], *errors])
         line["round ms"] = line["round ms"].replace("p50 ", "").replace("p90 ", "")
-        line["speed-up"] = line["speed-up"].replace(" action", "").replace(" round", "")
+        per_action = itertools.takewhile(lambda each: not each.endswith("round"), line["speed-up"].split("\n"))
+        line["speed-up"] = "\n".join(per_action).replace(" action", "")
     headings = {"n": "n\nrounds", "round ms": "ms per\nround", "speed-up": "speed\nup"}
-    columns = [column for column in table.columns if column not in ("rounds", "ms per\naction", "accepted", "marks")]
-    notes = [
-        "Lower lines: 95 % intervals, rounds per episode, p90 of a round (above it p50), speed-up per round (above it "
-        "per action)"
-    ]
+    columns = [column for column in table.columns if column not in LEFT_OUT]
+    notes = ["Lower lines: 95 % intervals, rounds per episode, p90 of a round (above it p50). Speed-up: per action"]
     if suite.acceptance:
         first = suite.acceptance.columns.index("drafts")
         each = [f"{' '.join(line[:first])} {line[first + 1]} ({line[first + 2]})" for line in suite.acceptance.cells]
@@ -261,6 +336,12 @@ def _narrow(suite: SuiteTables) -> Table:
         [[line[column] for column in columns] for line in lines],
         [*notes, *table.notes],
     )
+
+
+def _narrow_rounds(suite: SuiteTables) -> Table:
+    """The table of rounds without bounds."""
+    cells = [[cell.split("\n")[0] for cell in line] for line in suite.rounds.cells]
+    return Table(f"Rounds by route: {suite.suite}", suite.rounds.columns, cells, suite.rounds.notes[:1])
 
 
 def _fitted(table: Table) -> list[str]:
@@ -285,11 +366,84 @@ def _fitted(table: Table) -> list[str]:
     return lines
 
 
+def comparison_text(found: list[Comparison]) -> str:
+    """Comparisons of two arms for a terminal, with the cells that ended differently."""
+    suites: dict[str, list[Comparison]] = {}
+    for each in found:
+        suites.setdefault(each.suite, []).append(each)
+    return "\n\n".join(_compared(suite, members) for suite, members in suites.items())
+
+
+def _compared(suite: str, found: list[Comparison]) -> str:
+    conditions = [{name: str(value) for name, value in each.condition.items()} for each in found]
+    columns = [name for name in conditions[0] if len({each.get(name) for each in conditions}) > 1]
+    shared = [f"{name} {value}" for name, value in conditions[0].items() if name not in columns]
+    values = [f"{each.old.value} → {each.new.value}" for each in found]
+    if len(set(values)) == 1:
+        shared.append(f"{found[0].across} {values[0]}")
+    else:
+        columns.append(found[0].across)
+    labels = [
+        [each_condition.get(name, value) for name in columns]
+        + [" → ".join(dict.fromkeys((each.old.method, each.new.method)))]
+        for each, each_condition, value in zip(found, conditions, values, strict=True)
+    ]
+    table = Table(
+        ", ".join([suite, *shared]),
+        [*columns, "method", "before", "after", "difference", "lost\ngained", "cells"],
+        [label + _comparison_cells(each) for label, each in zip(labels, found, strict=True)],
+        _comparison_notes(found, [" ".join(label) for label in labels]),
+    )
+    return "\n".join([_wrapped(table.title), *_fitted(table), *(_wrapped(note, "  ") for note in table.notes)])
+
+
+def _comparison_cells(each: Comparison) -> list[str]:
+    arms = []
+    for arm in (each.old, each.new):
+        cell = _lines(percent(arm.success.rate), _interval(arm.success)) if arm.success.n else "–"
+        arms.append(_lines(cell, f"+{arm.errors} err." if arm.errors else ""))
+    if each.paired is None:
+        return [*arms, "–", "–", "0"]
+    return [
+        *arms,
+        _difference(each.paired, each.paired_worst),
+        f"{each.paired.lost}\n{each.paired.gained}",
+        str(each.paired.n),
+    ]
+
+
+def _comparison_notes(found: list[Comparison], labels: list[str]) -> list[str]:
+    marks: dict[Mark, list[str]] = {}
+    notes = []
+    for each, label in zip(found, labels, strict=True):
+        for mark in each.marks:
+            marks.setdefault(mark, []).append(label)
+        for direction in ("lost", "gained"):
+            flips = [_flipped(flip) for flip in each.flips if flip.direction == direction]
+            if flips:
+                notes.append(f"{direction}, {label}: {_some(flips)}")
+    losses = [
+        f"{label} {max(0.0, -100 * each.paired.low):.1f}"
+        for each, label in zip(found, labels, strict=True)
+        if each.paired
+    ]
+    return [
+        "Lower lines: 95 % intervals; difference: after minus before on the cells of both, with the exact p-value",
+        *([f"What these cells exclude (95 %): a loss of more points than {_some(losses)}"] if losses else []),
+        *(f"{mark} ({_listed(names, len(labels))})" for mark, names in marks.items()),
+        *notes,
+    ]
+
+
+def _flipped(flip: Flip) -> str:
+    return f"{_short(flip.task)} {flip.init_state} seed {flip.seed} ({flip.baseline_outcome} → {flip.outcome})"
+
+
 def markdown(rows: list[Row]) -> str:
     """The board as Markdown."""
     parts = []
     for suite in tables(rows):
-        for table in filter(None, (suite.methods, suite.rounds, suite.acceptance)):
+        for table in filter(None, (suite.methods, suite.tasks, suite.rounds, suite.acceptance)):
             columns, *cells = [
                 [in_markdown(cell).replace("\n", "<br>") for cell in line] for line in (table.columns, *table.cells)
             ]

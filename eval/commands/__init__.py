@@ -16,6 +16,9 @@ import click
 if TYPE_CHECKING:
     from ...results.store import Store
 
+mixed_option = click.option(
+    "--allow-mixed", is_flag=True, help="Compare what other code played, or other runs timed; it is marked."
+)
 json_option = click.option("--json", is_flag=True, expose_value=False, help="End stdout with one line of JSON.")
 
 

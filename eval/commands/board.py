@@ -9,7 +9,7 @@ import click
 
 from ...files import write_file
 from ...results.escaping import visible
-from . import error_lines, json_option, show
+from . import error_lines, json_option, mixed_option, show
 
 
 @click.command()
@@ -17,21 +17,25 @@ from . import error_lines, json_option, show
 @click.option("--html", metavar="FILE", help="Also write one self-contained page with plots.")
 @click.option("--title", metavar="TEXT", help="Heading of the page.  [the directories]")
 @click.option("--markdown", is_flag=True, help="Print Markdown instead of text.")
+@mixed_option
 @json_option
-def board(directories: tuple[str, ...], html: str | None, title: str | None, markdown: bool) -> dict[str, Any]:
+def board(
+    directories: tuple[str, ...], html: str | None, title: str | None, markdown: bool, allow_mixed: bool
+) -> dict[str, Any]:
     """Show what runs have measured, as a table."""
     from ...results import leaderboard, tables
     from ...results.store import Store
 
     with ExitStack() as stack:
         stores = [stack.enter_context(Store.open(directory)) for directory in directories]
-        rows = leaderboard.board(stores)
+        rows = leaderboard.board(stores, allow_mixed=allow_mixed)
         show(tables.markdown(rows) if markdown else tables.text(rows))
         if any(row.errors for row in rows):
             click.echo(f"errors:\n{visible(error_lines(stores), keep=chr(10))}", err=True)
         if html:
             from ...results import report
 
-            write_file(html, report.render(stores, title=title or ", ".join(directories)))
+            page = report.render(stores, title=title or ", ".join(directories), allow_mixed=allow_mixed)
+            write_file(html, page)
             click.echo(f"wrote {html}", err=True)
     return {"board": leaderboard.to_json(rows), "html": html}

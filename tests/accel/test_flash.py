@@ -244,6 +244,16 @@ def test_a_camera_that_fails_sends_the_round_to_the_full_path(flash_policy, obse
     assert agent.round.route == "full" and agent.counters()["blind"] == 1
 
 
+def test_a_view_that_stays_dark_is_the_new_measure_after_one_full_round(flash_policy, observation):
+    agent = ChunkAgent(flash_policy, accel.parse("flash:delta=99:gripper=false"))
+    dark, taken = {**observation, "third": observation["third"] // 10}, []
+    for step in range(31):
+        agent.act(dark if step >= 10 else observation)
+        if agent.round is not None:
+            taken.append(agent.round.route)
+    assert taken == ["full", "full", "flash", "flash"] and agent.counters()["blind"] == 1
+
+
 def test_a_view_that_only_moves_does_not_count_as_failed(flash_policy, observation):
     agent = ChunkAgent(flash_policy, accel.parse("flash:delta=99:gripper=false"))
     for step in range(31):
@@ -318,6 +328,15 @@ def test_what_is_verified_changes_the_cost_and_no_action(flash_policy, observati
     assert always[1]["gripper_fallbacks"] > 1 and always[1]["flash_rounds"] > 1  # rounds of both kinds were compared
 
 
+def test_a_switch_in_the_draft_alone_goes_to_the_full_path(flash_policy, observation):
+    """The draft is what would be executed, so that it counts although no branch agrees with it."""
+    agent = gripper_method(flash_policy, observation, [-1.0] * 5 + [1.0] * 11, [-1.0] * 16)
+    agent.methods.all[0].verify = lambda call, chunk: Verdict(torch.zeros(2, 16), -torch.ones(2, 16, 7))
+    executed(agent, flash_policy, [-1.0])
+    agent.act(observation)
+    assert agent.round.route == "fallback" and agent.counters()["gripper_fallbacks"] == 1
+
+
 @pytest.mark.parametrize("verify_option", ["always", "unless_switching"])
 def test_a_published_profile_charges_what_a_fallback_does(flash_policy, verify_option):
     """Profiles charge draft and verification for a fallback, and have no figure for a round without the latter."""
@@ -365,6 +384,17 @@ def test_a_gripper_switch_in_any_branch_goes_to_the_full_path(
     agent.act(observation)
     assert agent.round.route == ("fallback" if falls_back else "flash")
     assert agent.counters().get("gripper_fallbacks", 0) == falls_back
+
+
+@pytest.mark.parametrize(("first", "last", "falls_back"), [(0.7, -0.7, False), (-0.7, 0.7, True)])
+def test_a_switch_is_one_against_the_last_executed_action(flash_policy, observation, first, last, falls_back):
+    agent = gripper_method(flash_policy, observation, [-1.0] * 16, [-1.0] * 16)
+    executed(agent, flash_policy, [first])
+    earlier = agent._executed
+    executed(agent, flash_policy, [last])
+    agent._executed = earlier + agent._executed
+    agent.act(observation)
+    assert agent.round.route == ("fallback" if falls_back else "flash")
 
 
 @pytest.mark.parametrize(("last", "falls_back"), [((-0.7, 0.7), False), ((-0.7, -0.7), True), ((0.7, 0.7), True)])

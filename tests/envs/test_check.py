@@ -26,6 +26,7 @@ def test_a_built_in_suite_keeps_the_contract(name):
 
 def test_a_suite_that_keeps_the_contract_passes():
     check_suite(toys.suite(toys.Toy))
+    check_suite(toys.suite(toys.EndsAtOnce))
     check_suite(toys.suite(toys.Toy), task="right", settings={"speed": 2.0})
 
 

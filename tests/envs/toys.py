@@ -67,6 +67,12 @@ class Toy(CellEnv):
         return np.array([self.x, self.velocity])
 
 
+class EndsAtOnce(Toy):
+    def _act(self, action):
+        super()._act(action)
+        return "missed"
+
+
 class RemembersTheLastCell(Toy):
     def _begin(self, task, init_state, seed):
         drift = 1e-9 if hasattr(self, "x") and self.instruction != f"go {task}" else 0.0

@@ -46,6 +46,9 @@ SUITES = {
         Suite("orphan", "fake/Belt-v0", f"{__name__}:Belt", ("left",)),
         Suite("crash", "fake/Crash-v0", f"{__name__}:Crash", ("abort", "left"), policy="tiny"),
         Suite("jerky", "fake/Jerky-v0", f"{__name__}:Jerky", ("left",), policy="tiny"),
+        Suite("stuck", "fake/Stuck-v0", f"{__name__}:Stuck", ("left",), policy="tiny"),
+        Suite("fatal", "fake/Fatal-v0", f"{__name__}:Fatal", ("left",), policy="tiny"),
+        Suite("broken", "fake/Broken-v0", f"{__name__}:Broken", ("left",), policy="tiny"),
         Suite("absent", "fake/Absent-v0", f"{__name__}:Absent", ("left",), policy="tiny"),
         Suite("empty", "fake/Empty-v0", f"{__name__}:Empty", ("left",), policy="tiny"),
     )
@@ -123,6 +126,27 @@ class Jerky(Belt):
         return super().step(action)
 
 
+class Stuck(Belt):
+    """Does not come back from a step."""
+
+    def step(self, action: np.ndarray) -> Any:
+        time.sleep(600)
+
+
+class Fatal(Belt):
+    """Takes its process down when it is built."""
+
+    def __init__(self) -> None:
+        os.abort()
+
+
+class Broken(Belt):
+    """Raises in every step."""
+
+    def step(self, action: np.ndarray) -> Any:
+        raise RuntimeError("the simulator broke")
+
+
 class Absent(Belt):
     def __init__(self) -> None:
         raise SuiteUnavailable("the suite 'absent' lacks its assets; run: replan setup absent")
@@ -133,8 +157,8 @@ class Empty(Belt):
         raise SuiteUnavailable("no scene is stored; run: replan setup empty")
 
 
-for name, kind in (("Belt", Belt), ("Crash", Crash), ("Jerky", Jerky), ("Absent", Absent), ("Empty", Empty)):
-    gymnasium.register(f"fake/{name}-v0", kind)
+for kind in (Belt, Crash, Jerky, Stuck, Fatal, Broken, Absent, Empty):
+    gymnasium.register(f"fake/{kind.__name__}-v0", kind)
 
 
 @dataclass
@@ -153,11 +177,16 @@ class Round:
 class FakeAgent:
     """Plans four actions per round. Its method is its name, or a way to fail: ``die``, ``die_once:FILE``, ``hang``, ...
 
-    ``learn`` grips more eagerly and moves differently with every episode that it has ended.
+    It fails once the hand has moved, so not in the warm-up; with ``early_`` before the name, at once. ``learn`` grips
+    more eagerly and moves differently with every episode that it has ended. ``late`` takes its second route once the
+    hand has moved; the first time it is slow.
     """
 
     def __init__(self, method: str):
         self.method, _, self.argument = method.partition(":")
+        self.early = self.method.startswith("early_")
+        self.method = self.method.removeprefix("early_")
+        self.cold = True
         self.round: Round | None = None
         self.calls = 0
         self.episodes = 0  # that it has ended, as far as it learns from them
@@ -188,14 +217,15 @@ class FakeAgent:
     def _call(self, observation: dict[str, Any]) -> Round:
         if not observation["third"].any():
             raise RuntimeError("the policy was shown a black image")
-        self._misbehave()
         x, hand = observation["state"]
+        if self.early or hand:
+            self._misbehave(hand)
         noise = self.rng.normal(0, 0.02)
         velocity = np.clip((x - hand) / 0.2 + 0.2 + noise, -1, 1)
         if self.method.startswith("learn"):
             velocity *= 1 - 0.05 * self.episodes
         grip = 1.0 if abs(x - hand) < 0.003 else -1.0
-        route = "flash" if self.method == "draft" and self.calls % 3 else "full"
+        route = "flash" if self.method == "draft" and self.calls % 3 or self.method == "late" and hand else "full"
         count = 2 if route == "flash" else WINDOW
         actions = np.array([[velocity, grip]] * count, np.float32)
         if self.method == "nan":
@@ -204,7 +234,11 @@ class FakeAgent:
             actions = actions[:, :1]
         accepted, drafted = (count, WINDOW) if route == "flash" else (None, None)
         extra = {"distance": 0.5, "ratio": self._odd(2.0)}
-        return Round(route, actions, accepted=accepted, drafted=drafted, host_ns=self._host_ns(), cpu_ns=1, extra=extra)
+        host_ns = self._host_ns()
+        if self.method == "late":
+            host_ns = 700_000_000 if route == "flash" and self.cold else 20_000_000
+            self.cold = self.cold and route != "flash"
+        return Round(route, actions, accepted=accepted, drafted=drafted, host_ns=host_ns, cpu_ns=1, extra=extra)
 
     def _odd(self, number: float) -> float:
         return float("nan") if self.method == "odd" else number
@@ -212,7 +246,7 @@ class FakeAgent:
     def _host_ns(self) -> int:
         return int.from_bytes(os.urandom(3), "big") * 4  # up to 67 ms, another one every time
 
-    def _misbehave(self) -> None:
+    def _misbehave(self, hand: float) -> None:
         if self.method == "die_once" and not Path(self.argument).exists():
             Path(self.argument).touch()
             os._exit(3)
@@ -221,6 +255,8 @@ class FakeAgent:
         if self.method == "hang":
             time.sleep(600)
         if self.method == "raise":
+            raise RuntimeError("the policy tripped")
+        if self.method == "raise_far" and abs(hand) > 0.15:
             raise RuntimeError("the policy tripped")
         if self.method in ("slow", "learn_slow"):
             time.sleep(0.05)
@@ -251,7 +287,7 @@ class FakeRegistry(Registry):
     def method(self, spec: str, policy: str) -> MethodInfo:
         return MethodInfo(
             activity_counters=("calls",) if spec == "draft" else (),
-            routes=("full", "flash") if spec == "draft" else ("full",),
+            routes=("full", "flash") if spec in ("draft", "late") else ("full",),
             reschedules=("slow",) if spec == "slow" else (),
             ordered=spec.startswith("learn"),
         )

@@ -104,6 +104,30 @@ def test_board_writes_a_page(replan, tmp_path):
     assert "<html" in (tmp_path / "page.html").read_text()
 
 
+def test_compare_shows_what_changed_and_ends_with_json(replan, tmp_path):
+    for name, method in (("one", "dense"), ("two", "dense,draft")):
+        replan("eval", "--suite", "belt", "--episodes", 2, "--method", method, "--out", tmp_path / name)
+    code, out, _ = replan("compare", tmp_path / "one", tmp_path / "two", "--allow-mixed", "--json")
+    (found,) = last_line(out)["compare"]
+    assert (code, found["across"], found["old"]["value"], found["paired"]["n"]) == (0, "run", str(tmp_path / "one"), 2)
+    assert "after minus before" in out
+    code, out, _ = replan("compare", tmp_path / "two", "--across", "method", "--json")
+    assert (code, last_line(out)["compare"][0]["new"]["method"]) == (0, "draft")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "compare takes OLD and NEW, or one directory with --across"),
+        (("--across", "sped"), "differ in 'sped' only"),
+    ],
+)
+def test_compare_refuses_what_it_cannot_compare(replan, tmp_path, arguments, message):
+    replan("eval", "--suite", "belt", "--episodes", 1, "--out", tmp_path)
+    code, out, _ = replan("compare", tmp_path, *arguments, "--json")
+    assert code == 2 and message in last_line(out)["error"]
+
+
 def test_flags_win_over_the_file(replan, tmp_path):
     file = tmp_path / "run.toml"
     file.write_text('suite = "belt"\nepisodes = 1\nmethod = "dense,draft"\n[set]\nspeed = 0.3\nstill = false\n')

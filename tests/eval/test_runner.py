@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import fake
 import pytest
 from play import plan, play
 from replan.eval import claims
-from replan.eval.spec import BadInput
+from replan.eval.runner import ALIKE, Alike
+from replan.eval.spec import BadInput, RunStopped
 from replan.results.leaderboard import board
-from replan.results.store import SpecMismatch, Store
+from replan.results.store import SpecMismatch, Store, StoreError
 
 TWO = {"method": "dense,draft"}
 REALTIME = {**TWO, "clock": "realtime"}
@@ -123,14 +126,34 @@ def test_worker_that_died_once_costs_a_retry_and_nothing_else(reference, tmp_pat
     }
 
 
-def test_worker_that_dies_or_hangs_is_an_error_after_one_retry_and_the_run_goes_on(tmp_path):
+def test_a_policy_that_takes_its_process_down_twice_or_does_not_return_has_failed(tmp_path):
     rows = play(tmp_path, method="dense,die,hang", episodes=1, workers=2, timeout=4)
     by_method = {row.method: row for row in rows.values()}
     assert by_method["dense"].status == "done"
-    for method, error in (("die", "died with exit code 3"), ("hang", "hung")):
+    for method, outcome, retries, failure in (
+        ("die", "raised", 1, "the worker died with exit code 3, 2 times while the policy or its method was at work"),
+        ("hang", "timeout", 0, "the policy or its method was at work when the episode's 4 s were over"),
+    ):
         row = by_method[method]
-        assert (row.status, row.success, row.retries) == ("error", None, 1)
-        assert error in row.error
+        assert (row.status, row.success, row.outcome, row.retries) == ("done", False, outcome, retries)
+        assert (row.failure, row.error) == (failure, None)
+        # What it had come to: one round of four steps, which is dense's first.
+        assert (row.steps, row.sim_ns, [each.executed for each in row.rounds]) == (4, 200_000_000, [4])
+        assert row.rounds[0].control_step == 0 and row.rounds[0].route == "full"
+        assert row.manifest == by_method["dense"].manifest
+        assert row.observation_hash == by_method["dense"].observation_hash
+    with Store.open(tmp_path) as store:
+        assert {row.method: (row.success.rate, row.success.n) for row in board([store]) if row.method != "dense"} == {
+            "die": (0, 1),
+            "hang": (0, 1),
+        }
+
+
+def test_a_simulator_that_hangs_is_an_error_after_one_retry(tmp_path):
+    rows = play(tmp_path, suite="stuck", episodes=1, timeout=3)
+    (row,) = rows.values()
+    assert (row.status, row.success, row.retries) == ("error", None, 1)
+    assert row.error == "the worker hung: no result before the timeout"
 
 
 def test_simulator_that_aborts_costs_its_own_cells_and_no_other(tmp_path):
@@ -141,12 +164,43 @@ def test_simulator_that_aborts_costs_its_own_cells_and_no_other(tmp_path):
     assert [(row.status, row.error) for row in by_task["left"]] == [("done", None)] * 2
 
 
-def test_exception_in_an_episode_is_an_error_of_that_episode_only(tmp_path):
-    rows = play(tmp_path, method="dense,raise", episodes=2)
-    errors = {row.method: row.error for row in rows.values() if row.status == "error"}
-    assert errors == {"raise": "RuntimeError: the policy tripped"}
-    assert all(row.success is None and row.retries == 0 for row in rows.values() if row.status == "error")
-    assert [row.status for row in rows.values() if row.method == "dense"] == ["done", "done"]
+def test_a_method_that_raises_in_long_episodes_wins_nothing(tmp_path):
+    rows = play(tmp_path, method="dense,raise_far", episodes=6)
+    raised = [row for row in rows.values() if row.failure]
+    assert 0 < len(raised) < 6
+    for row in raised:
+        assert (row.status, row.success, row.outcome, row.retries, row.error) == ("done", False, "raised", 0, None)
+        assert (row.method, row.failure) == ("raise_far", "RuntimeError: the policy tripped")
+        assert row.rounds and {each.executed for each in row.rounds} == {4}
+    with Store.open(tmp_path) as store:
+        assert {row.success.n for row in board([store])} == {6}
+    assert [row.status for row in rows.values() if row.method == "dense"] == ["done"] * 6
+
+
+def test_a_run_whose_first_episodes_all_fail_alike_stops_and_keeps_them(tmp_path):
+    cause = "suite 'broken', .* RuntimeError: the simulator broke"
+    with pytest.raises(
+        RunStopped, match=f"method 'dense' failed alike in all of its first {ALIKE} episodes on {cause}"
+    ):
+        play(tmp_path, suite="broken", episodes=40)
+    with Store.open(tmp_path) as store:
+        assert [row.status for row in store.episodes()] == ["error"] * ALIKE
+
+
+def test_failures_that_differ_or_refused_actions_do_not_stop_a_run(tmp_path):
+    rows = play(tmp_path, method="nan", episodes=12)
+    assert len(rows) == 12
+    alike = Alike()
+    (row, *_) = rows.values()
+    for number in range(3 * ALIKE):
+        alike.see(replace(row, outcome="raised", failure=f"{'ValueError' if number % 7 else 'KeyError'}: {number}"))
+    for number in range(3 * ALIKE):
+        other = replace(row, method="other", outcome="raised", failure=f"ValueError: {number}")
+        if number == ALIKE - 1:
+            with pytest.raises(RunStopped, match="method 'other'"):
+                alike.see(other)
+            break
+        alike.see(other)
 
 
 def test_an_action_that_is_none_is_a_failure_of_the_policy_and_stays_in_the_denominator(tmp_path):
@@ -156,7 +210,7 @@ def test_an_action_that_is_none_is_a_failure_of_the_policy_and_stays_in_the_deno
         ("done", False, "invalid action", None)
     }
     assert {row.method: row.failure.split(":")[0] for row in refused} == {
-        "nan": "the action at control step 0 is not finite",
+        "nan": "the action at control step 0 is not finite as float32",
         "short": "the action at control step 0 has shape (1,), the environment takes (2,)",
     }
     assert all([call.executed for call in row.rounds] == [0] for row in refused)
@@ -196,12 +250,78 @@ def test_what_cannot_be_built_is_told_before_anything_is_measured(tmp_path):
         play(tmp_path / "two", set={"speed": "-3"})
 
 
+def test_a_method_that_cannot_act_is_told_before_anything_is_measured_and_leaves_no_directory(tmp_path):
+    told = "policy 'tiny' with method 'early_raise' cannot act in suite 'belt': RuntimeError: the policy tripped"
+    with pytest.raises(BadInput, match=told):
+        play(tmp_path / "a" / "run", method="dense,early_raise")
+    with pytest.raises(RunStopped, match="method 'early_die' cannot act .*died with exit code 3 in the first rounds"):
+        play(tmp_path / "a" / "run", method="dense,early_die")
+    with pytest.raises(RunStopped, match="method 'early_hang' cannot act .*the worker hung"):
+        play(tmp_path / "a" / "run", method="early_hang", timeout=2)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_directory_that_a_refused_command_found_stays_as_it_was(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    with pytest.raises(BadInput):
+        play(tmp_path / "run", set={"speed": "-3"})
+    assert os.listdir(tmp_path / "run") == ["notes.txt"]
+    before = play(tmp_path / "run", episodes=1)
+    with pytest.raises(SpecMismatch):
+        play(tmp_path / "run", episodes=1, set={"speed": "-3"})
+    assert play(tmp_path / "run", episodes=1) == before
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_that_dies_once_while_it_is_built_costs_nothing(reference, tmp_path, workers):
+    marker = tmp_path / "died"
+    rows = play(tmp_path / "run", method=f"early_die_once:{marker}", workers=workers)
+    assert marker.exists()
+    assert sorted((row.status, row.retries) for row in rows.values()) == [("done", 0)] * 6
+    assert {row.trajectory_hash for row in rows.values()} == {
+        row.trajectory_hash for row in reference.values() if row.method == "dense"
+    }
+
+
+def test_a_worker_that_is_killed_while_it_is_built_is_named_with_its_signal(tmp_path):
+    with pytest.raises(RunStopped, match=r"suite 'fatal' could not be set up: the worker was killed by SIGABRT; see"):
+        play(tmp_path, suite="fatal")
+
+
+@pytest.mark.slow
+def test_a_script_without_a_guard_is_told_what_it_lacks(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(f"from play import play\nplay({str(tmp_path / 'run')!r}, episodes=1)\n")
+    here = str(Path(__file__).parent)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": here},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert "if __name__ == '__main__':" in done.stderr.strip().splitlines()[-1]
+    assert "another evaluation" not in done.stderr
+
+
+def test_a_run_directory_that_is_deleted_meanwhile_ends_the_run(tmp_path, monkeypatch):
+    def gone(store, row):
+        shutil.rmtree(tmp_path / "run")
+        raise StoreError("the file is gone")
+
+    monkeypatch.setattr(Store, "add", gone)
+    with pytest.raises(StoreError, match="the file is gone"):  # and not what its trace cannot be written to
+        play(tmp_path / "run", clock="realtime", episodes=20)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("suite", ["absent", "empty"])
 def test_unavailable_suite_is_told_with_the_mend_also_beside_others(tmp_path, suite):
     with pytest.raises(BadInput, match=f"; run: replan setup {suite}"):
         play(tmp_path, suite=f"belt,{suite}")
-    with Store.open(tmp_path) as store:
-        assert store.episodes() == []
+    assert os.listdir(tmp_path) == []
     assert len(play(tmp_path, suite="belt")) == 6  # the directory is free
 
 
@@ -304,10 +424,14 @@ def test_calls_are_counted_from_chunk_to_chunk(reference):
             assert call.executed == (2 if call.route == "flash" else 4)
 
 
-def test_first_call_of_each_route_in_a_worker_is_warm_up(reference):
-    """One worker played all, so there is one such call for every method and route, and it is the first."""
-    warm = [(r.method, c.route) for r in reference.values() for c in r.rounds if c.warmup]
-    assert sorted(warm) == [("dense", "full"), ("draft", "flash"), ("draft", "full")]
+def test_no_call_is_warm_up_where_the_warm_up_took_every_route(reference):
+    assert not [call for row in reference.values() for call in row.rounds if call.warmup]
+
+
+def test_a_route_that_is_cold_in_its_first_episode_moves_no_world(tmp_path):
+    rows = play(tmp_path, method="late", clock="realtime", workers=2)
+    assert {call.latency_ns for row in rows.values() for call in row.rounds} == {20_000_000}
+    assert {call.route for row in rows.values() for call in row.rounds} == {"full", "flash"}
 
 
 def test_methods_are_compared_with_dense_on_some_calls_and_dense_never(reference):
@@ -397,17 +521,49 @@ def test_a_chain_whose_worker_died_is_played_again_from_its_start(lesson, tmp_pa
     }
 
 
-def test_an_episode_that_cannot_be_measured_ends_its_chain(tmp_path):
-    rows = play(tmp_path, method="dense,learn_raise")
+def test_after_an_episode_that_an_ordered_method_ended_itself_a_fresh_agent_goes_on(lesson, tmp_path):
+    rows = play(tmp_path / "run", method="dense,learn_raise")
     assert [row.status for (_, name), row in rows.items() if name == "dense"] == ["done"] * 6
     order = [rows[job.cell.key, job.method] for job in plan(method="learn_raise").jobs]
-    assert [row.status for row in order] == ["done"] * 3 + ["error"] * 3
-    assert order[3].error == "RuntimeError: the library is full"
+    learning = [lesson[job.cell.key, "learn"] for job in plan(method="learn").jobs]
+    assert [row.status for row in order] == ["done"] * 6
+    assert [row.outcome for row in order].count("raised") == 1
+    assert (order[3].success, order[3].failure) == (False, "RuntimeError: the library is full")
+    assert [a.trajectory_hash == b.trajectory_hash for a, b in zip(order[:3], learning, strict=False)] == [True] * 3
+    dense = [rows[row.cell, "dense"].trajectory_hash for row in order]
+    assert [row.trajectory_hash == same for row, same in zip(order, dense, strict=True)] == [
+        place in (0, 4) for place in range(6)
+    ]  # with nothing learned it does what dense does
+
+
+def test_an_episode_that_cannot_be_measured_ends_its_chain(tmp_path):
+    rows = play(tmp_path, suite="crash", method="dense,learn", task="left,abort", episodes=4)
+    order = [rows[job.cell.key, job.method] for job in plan(suite="crash", method="learn", episodes=4).jobs]
+    assert [row.status for row in order] == ["error"] * 4
+    assert order[0].error == "the worker was killed by SIGABRT"
     assert all(
-        row.error.startswith("not played, because episode 3 of the chain of 'learn_raise'")
-        and row.error.endswith("RuntimeError: the library is full")
-        for row in order[4:]
+        row.error.startswith("not played, because episode 0 of the chain of 'learn'")
+        and row.error.endswith("the worker was killed by SIGABRT")
+        for row in order[1:]
     )
+
+
+def test_a_chain_under_measured_latency_is_not_resumed_and_not_played_again(tmp_path):
+    fields = {"method": "learn", "clock": "realtime", "latency": "measured"}
+    play(tmp_path / "run", **fields)
+    last = plan(tmp_path / "run", **fields).jobs[-1]
+    with sqlite3.connect(tmp_path / "run" / "episodes.db") as store:
+        store.execute("DELETE FROM episodes WHERE key = ?", (last.key,))
+    before = stored(tmp_path / "run")
+    with pytest.raises(
+        BadInput, match=r"'learn' in .* were interrupted, .*another --out, or with --latency trace:FILE"
+    ):
+        play(tmp_path / "run", **fields)
+    assert stored(tmp_path / "run") == before
+
+    rows = play(tmp_path / "lost", **{**fields, "method": f"learn_die_once:{tmp_path / 'died'}"})
+    assert [row.status for row in rows.values()].count("error") == 3
+    assert {row.retries for row in rows.values()} == {0}
 
 
 def test_a_chain_that_does_not_come_again_is_an_error_of_what_was_left(tmp_path):

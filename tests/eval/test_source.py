@@ -123,3 +123,20 @@ def test_an_edited_method_is_measured_again_and_everything_else_is_reused(tmp_pa
         *[("slow", "1")] * 2,
         *[("slow", "2")] * 2,
     ]
+
+
+class EditedLater(Edited):
+    """In a worker, the method is another version than when the run began."""
+
+    def __getstate__(self):
+        return {**self.__dict__, "version": "edited"}
+
+
+def test_code_that_is_edited_during_a_run_is_not_measured_under_the_old_address(tmp_path):
+    plain = {"suite": "belt", "method": "dense,slow", "episodes": 2, "device": "cpu", "out": str(tmp_path / "run")}
+    spec = make_spec(plain, FakeRegistry().suites())
+    evaluate(spec, EditedLater(), command="", started="", progress=False)
+    with Store.open(spec.out) as store:
+        rows = {row.method: row for row in store.episodes()}
+    assert rows["dense"].status == "done"
+    assert rows["slow"].error == "CodeChanged: the code of the method was edited during the run; start it again"

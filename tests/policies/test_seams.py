@@ -415,6 +415,18 @@ def test_a_proposal_names_its_route_and_what_was_accepted(policy, observation):
     assert (agent.round.route, agent.round.accepted, len(agent.round.actions)) == ("gave_up", 0, 10)
 
 
+def test_no_more_of_a_proposal_is_executed_than_the_window(policy, observation):
+    class Whole(Method):
+        name, claims, routes = "whole", frozenset({Seam.ROUND}), ("whole",)
+
+        def propose(self, call):
+            return Proposal(torch.zeros(1, 16, 7), 16, "whole")
+
+    agent = agent_of(policy, Whole())
+    agent.act(observation)
+    assert agent.round.actions.shape == (10, 7)
+
+
 def test_a_required_context_is_refused_with_the_reason(policy):
     class Keys(Method):
         name, requires = "keys", KVContext

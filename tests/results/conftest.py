@@ -29,6 +29,10 @@ def build_round(index: int = 0, *, ms: float = 50.0, route: str = "full", **chan
     return RoundRow(**{**values, **changes})
 
 
+def build_code(method: str = "dense", /, **changes: str) -> dict[str, str]:
+    return {"suite": "5" * 64, "policy": "9" * 64, "method": hashlib.sha256(method.encode()).hexdigest(), **changes}
+
+
 def build_episode(method: str = "dense", cell: int = 0, success: bool | None = True, **changes: Any) -> EpisodeRow:
     """An episode on cell number ``cell``; its cell and key are addressed by content as the harness does."""
     settings = changes.get("settings", {})
@@ -52,6 +56,8 @@ def build_episode(method: str = "dense", cell: int = 0, success: bool | None = T
         counters={},
         rounds=(build_round(0), build_round(1)),
         machine="a-machine",
+        code=build_code(method),
+        weights="f00d" if changes.get("policy", "pi0-tiny") == "pi0-tiny" else f"weights of {changes['policy']}",
     )
     values.update(changes)
     rounds = values["rounds"]
@@ -59,7 +65,7 @@ def build_episode(method: str = "dense", cell: int = 0, success: bool | None = T
         values["steps"] = rounds[-1].control_step + rounds[-1].executed if isinstance(rounds, tuple) and rounds else 30
     address = [values[name] for name in ("suite", "task", "init_state", "seed", "settings")]
     values.setdefault("cell", hashlib.sha256(repr(address).encode()).hexdigest()[:16])
-    measured = [values[name] for name in ("cell", "policy", "method", "clock", "latency")]
+    measured = [values[name] for name in ("cell", "weights", "method", "code", "clock", "latency")]
     values.setdefault("key", hashlib.sha256(repr(measured).encode()).hexdigest()[:16])
     return EpisodeRow(**values)
 
@@ -72,7 +78,7 @@ def build_error(method: str = "dense", cell: int = 0, **changes: Any) -> Episode
 def build_run(**changes: Any) -> Run:
     values: dict[str, Any] = dict(
         spec={"suite": "conveyor", "episodes": 50, "methods": ["dense", "flash"], "settings": {"speed": 10.0}},
-        identity=RunIdentity(latency={"fixed": 0}),
+        identity=RunIdentity(latency=None),
         activity_counters={},
         command="replan eval --suite conveyor",
         started="2026-01-02T03:04:05+00:00",
@@ -88,7 +94,7 @@ def build_run(**changes: Any) -> Run:
 @pytest.fixture
 def make():
     """Builders of rows: everything has a default, so a test names only what it is about."""
-    return SimpleNamespace(round=build_round, episode=build_episode, error=build_error, run=build_run)
+    return SimpleNamespace(round=build_round, episode=build_episode, error=build_error, run=build_run, code=build_code)
 
 
 @pytest.fixture

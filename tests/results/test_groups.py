@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from replan.results.groups import CheckpointMismatch, ManifestMismatch, MeasurementMismatch, groups, natural
+from replan.results.groups import ManifestMismatch, MeasurementMismatch, groups, natural
 
 
 def test_cells_that_are_not_the_same_episode_are_refused_by_name(written, make):
@@ -54,19 +54,18 @@ def test_an_episode_that_never_began_has_no_manifest_to_compare(written, make):
     assert len(dense.done) == 1 and not flash.done and len(flash.errors) == 1
 
 
-def test_one_policy_name_for_two_sets_of_weights_is_refused(written, make):
-    one, other = written(run=make.run()), written(run=make.run(checkpoints={"pi0-tiny": "beef"}))
-    with pytest.raises(CheckpointMismatch, match="pi0-tiny.*beef and f00d"):
-        groups([one, other])
+def test_another_draft_is_another_version_of_the_method(written, make):
+    def run(draft, started):
+        files = {"conveyor": {"dense": "f" * 64, "flash": draft * 64}}
+        return make.run(identity=replace(make.run().identity, files=files), started=started)
 
-
-def test_runs_are_compared_in_the_files_that_both_used_alone(written, make):
-    dense = written(make.episode("dense"))
-    flash = written(make.episode("flash"), run=make.run(checkpoints={"pi0-tiny": "f00d", "pi0-tiny.flash-draft": "1"}))
-    assert len(groups([dense, flash])) == 2
-    retrained = written(run=make.run(checkpoints={"pi0-tiny": "f00d", "pi0-tiny.flash-draft": "2"}))
-    with pytest.raises(CheckpointMismatch, match=r"pi0-tiny\.flash-draft.*1 and 2"):
-        groups([dense, flash, retrained])
+    first = written(make.episode("dense"), make.episode("flash"), run=run("a", "2026-01"))
+    retrained = written(make.episode("flash", key="other"), run=run("b", "2026-02"))
+    assert [group.label for group in groups([retrained, first])] == [
+        "dense",
+        "flash files@aaaaaa",
+        "flash files@bbbbbb",
+    ]
 
 
 @pytest.mark.parametrize("field", ["latency"])
@@ -133,3 +132,12 @@ def test_conditions_come_in_natural_order_and_the_baseline_first(written, make):
 def test_natural_order_compares_numbers_as_numbers():
     assert sorted(["a10", "b1", "a9.5", "a9"], key=natural) == ["a9", "a9.5", "a10", "b1"]
     assert sorted(["9ms", "zero", "10ms"], key=natural) == ["9ms", "10ms", "zero"]
+
+
+def test_two_versions_of_a_suite_may_have_two_manifests_and_one_version_has_one(written, make):
+    new = {"suite": "b" * 64}
+    old, changed = make.episode("dense"), make.episode("dense", manifest={"rule": "other"}, code=make.code(**new))
+    assert [group.world[0][:1] for group in groups([written(old, changed)])] == ["5", "b"]
+    flash = make.episode("flash", code=make.code("flash", **new))
+    with pytest.raises(ManifestMismatch):
+        groups([written(old, changed, flash)])

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from replan.results import Mark, RunIdentity, Store
 from replan.results.leaderboard import board, to_json
+from replan.results.pairs import CodeMismatch
 
 
 def badges(row):
@@ -36,7 +37,7 @@ def test_a_row_a_method(written, four_cells):
     assert dense.paired is None and dense.speed_up is None and dense.flips == ()
     assert (flash.method, flash.success.rate) == ("flash", 0.75)
     assert (flash.paired.difference, flash.paired.lost, flash.paired.gained, flash.paired.n) == (0, 1, 1, 4)
-    assert (flash.speed_up.round, flash.speed_up.action) == (4, 2)
+    assert (flash.speed_up.round.value, flash.speed_up.action.value) == (4, 2)
     assert flash.rounds == (3.5, 3)
     assert flash.action_ns == 2_000_000
     assert flash.acceptance.rate == 0.5
@@ -86,7 +87,7 @@ def test_speed_up_is_taken_on_shared_cells_only(written, make):
         make.episode("flash", 2, rounds=(make.round(ms=1),)),
     ]
     _, row = board([written(*dense, *flash)])
-    assert row.speed_up.round == 4
+    assert row.speed_up.round.value == 4
     assert "part paired" in badges(row)
 
 
@@ -94,7 +95,7 @@ def test_speed_up_counts_failed_episodes(written, make):
     dense = [make.episode("dense", cell, True, rounds=(make.round(ms=40),)) for cell in range(2)]
     flash = [make.episode("flash", cell, not cell, rounds=(make.round(ms=70 if cell else 10),)) for cell in range(2)]
     _, row = board([written(*dense, *flash)])
-    assert row.speed_up.round == 1
+    assert row.speed_up.round.value == 1
 
 
 def test_a_method_without_its_baseline_is_unpaired(written, make):
@@ -184,14 +185,7 @@ def test_a_method_that_changes_no_action_is_marked(written, make):
 
 @pytest.mark.parametrize(
     ("change", "badge"),
-    [
-        ({"commit": "def5678"}, "mixed commits"),
-        ({"packages": {"torch": "3"}}, "mixed packages"),
-        (
-            {"identity": RunIdentity({"fixed": 0}, {"conveyor": {"belt": "longer"}, "shelf": {}})},
-            "mixed fingerprints",
-        ),
-    ],
+    [({"packages": {"torch": "3"}}, "mixed packages")],
 )
 def test_a_comparison_across_runs_is_marked_where_they_differ(written, make, change, badge):
     dense, flash = written(make.episode("dense")), written(make.episode("flash"), run=make.run(**change))
@@ -203,9 +197,9 @@ def test_a_comparison_across_runs_is_marked_where_they_differ(written, make, cha
 
 @pytest.mark.parametrize(
     ("changes", "badge"),
-    [({"machine": "another"}, "mixed machines"), ({"device": "RTX 4090"}, "mixed devices")],
+    [({"machine": "another"}, "matched cells"), ({"device": "RTX 4090"}, "mixed devices")],
 )
-def test_episodes_of_several_machines_or_devices_are_marked(written, make, changes, badge):
+def test_a_comparison_across_machines_or_devices_is_marked(written, make, changes, badge):
     dense, flash = ([make.episode(method, cell, device="H200") for cell in range(2)] for method in ("dense", "flash"))
     (_, same), (_, moved) = (
         board([written(*dense, flash[0], other)]) for other in (flash[1], replace(flash[1], **changes))
@@ -213,6 +207,12 @@ def test_episodes_of_several_machines_or_devices_are_marked(written, make, chang
     assert badges(moved) - badges(same) == {badge}
     (dense_row, flash_row) = board([written(*(replace(row, **changes) for row in dense), *flash)])
     assert badge in badges(flash_row) and badge not in badges(dense_row)  # it is the comparison that is mixed
+
+
+def test_pairs_of_one_machine_each_are_same_machine_pairs_also_where_there_are_two(written, make):
+    rows = [make.episode(method, cell, machine=f"m{cell}") for method in ("dense", "flash") for cell in range(2)]
+    _, flash = board([written(*rows)])
+    assert "mixed machines" in badges(flash) and "matched cells" not in badges(flash)
 
 
 def test_an_old_run_that_was_resumed_elsewhere_may_hold_episodes_of_both_machines(written, make):
@@ -223,10 +223,10 @@ def test_an_old_run_that_was_resumed_elsewhere_may_hold_episodes_of_both_machine
         assert "mixed machines" in badges(board([resumed])[0])
 
 
-def test_a_fingerprint_of_another_suite_is_no_mark(written, make):
-    identity = RunIdentity({"fixed": 0}, {"shelf": {"boards": "oak"}})
-    found = board([written(make.episode("dense")), written(make.episode("flash"), run=make.run(identity=identity))])
-    assert not any(name.startswith("mixed") for row in found for name in badges(row))
+def test_a_fingerprint_of_another_suite_changes_nothing(written, make):
+    identity = RunIdentity(None, {"shelf": {"boards": "oak"}})
+    _, flash = board([written(make.episode("dense")), written(make.episode("flash"), run=make.run(identity=identity))])
+    assert flash.paired.n == 1
 
 
 def test_a_repeated_measurement_is_marked(written, make):
@@ -286,3 +286,205 @@ def test_json_is_plain_and_has_null_for_what_is_unknown(written, four_cells):
 
 def test_no_store_is_an_empty_board(written):
     assert board([]) == [] and board([written()]) == []
+
+
+def versions(make, method, n=4, /, *, ms=20, success=True, **code):
+    """Episodes of one version of a method."""
+    rounds = (make.round(ms=ms),)
+    return [make.episode(method, cell, success, rounds=rounds, code=make.code(method, **code)) for cell in range(n)]
+
+
+def test_two_versions_of_a_method_are_two_rows_and_the_newer_run_hides_nothing(written, make):
+    dense = versions(make, "dense")
+    old = written(*dense, *versions(make, "flash", method="a" * 64))
+    new = written(*versions(make, "flash", method="b" * 64, success=False), run=make.run(started="2026-03"))
+    first, *both = board([old, new], allow_mixed=True)
+    assert [(row.label, row.success.rate) for row in both] == [("flash @aaaaaa", 1.0), ("flash @bbbbbb", 0.0)]
+    assert first.label == "dense" and both[1].paired.lost == 4
+    assert [row.label for row in board([new])] == ["flash"]
+
+
+def test_a_new_version_of_the_suite_has_a_baseline_of_its_own_below_the_older_one(written, make):
+    def run(suite, ms):
+        return [*versions(make, "dense", ms=40, suite=suite), *versions(make, "flash", ms=ms, suite=suite)]
+
+    newer = written(*run("b" * 64, 10), run=make.run(started="2026-03"))
+    older = written(*run("a" * 64, 20))
+    rows = board([newer, older])
+    assert [row.label for row in rows] == [
+        f"{method} suite@{each * 6}" for each in "ab" for method in ("dense", "flash")
+    ]
+    assert [row.speed_up.round.value for row in rows if row.speed_up] == [2, 4]
+    assert [row.rank for row in rows] == [None, 1, None, 1]
+
+
+@pytest.mark.parametrize("other", [{"suite": "c" * 64}, {"policy": "c" * 64}], ids=lambda changes: next(iter(changes)))
+def test_a_baseline_that_other_code_played_is_refused_and_marked_on_request(written, make, other):
+    stores = [written(*versions(make, "dense", success=False, **other)), written(*versions(make, "flash"))]
+    with pytest.raises(CodeMismatch, match=r"(555555|999999).*cccccc.*--allow-mixed"):
+        board(stores)
+    _, flash = board(stores, allow_mixed=True)
+    assert flash.paired.gained == 4 and "mixed code" in badges(flash)
+
+
+def test_a_baseline_in_another_world_of_the_suite_is_refused(written, make):
+    changed = make.run(identity=RunIdentity(None, {"conveyor": {"belt": "longer"}}))
+    with pytest.raises(CodeMismatch):
+        board([written(make.episode("dense")), written(make.episode("flash"), run=changed)])
+
+
+def test_a_method_is_paired_with_the_baseline_of_its_own_code_where_both_are_there(written, make):
+    rows = [*versions(make, "dense", success=False, suite="c" * 64), *versions(make, "dense"), *versions(make, "flash")]
+    flash = next(row for row in board([written(*rows)]) if row.method == "flash")
+    assert flash.paired.difference == 0 and "mixed code" not in badges(flash)
+
+
+def test_rows_without_a_record_of_their_code_are_paired_within_one_run_alone(written, make):
+    dense, flash = make.episode("dense", code={}), make.episode("flash", code={})
+    rows = board([written(dense, flash)])
+    assert rows[1].paired.n == 1 and all("code not recorded" in badges(row) for row in rows)
+    apart = [written(dense), written(flash)]
+    with pytest.raises(CodeMismatch, match="code not recorded, in .*run-2.*code not recorded, in .*run-1"):
+        board(apart)
+    _, row = board(apart, allow_mixed=True)
+    assert row.paired.n == 1 and {"mixed code", "code not recorded"} <= badges(row)
+
+
+def test_rows_without_a_record_of_their_code_are_told_apart_by_their_run(written, make):
+    rows = [make.episode(method, code={}) for method in ("dense", "flash")]
+    found = board([written(*rows), written(*rows)])
+    assert [row.label for row in found] == ["dense in run-0", "flash in run-0", "dense in run-1", "flash in run-1"]
+
+
+def test_one_policy_under_two_spellings_of_its_path_is_one(written, make):
+    dense = [make.episode("dense", cell, policy="pol/x", weights="beef") for cell in range(2)]
+    flash = [make.episode("flash", cell, policy="./pol/x", weights="beef") for cell in range(2)]
+    again = make.episode("dense", 1, policy="/elsewhere/x", weights="beef")
+    rows = board([written(*dense), written(*flash), written(again)])
+    assert [(row.policy, row.method) for row in rows] == [("pol/x", "dense"), ("pol/x", "flash")]
+    assert rows[1].paired.n == 2 and "repeats" in badges(rows[0])
+
+
+def test_one_policy_name_for_two_sets_of_weights_is_two_policies(written, make):
+    rows = board([written(make.episode("dense", weights=each * 64)) for each in "ab"])
+    assert [row.policy for row in rows] == ["pi0-tiny @aaaaaa", "pi0-tiny @bbbbbb"]
+
+
+def test_one_trace_under_two_spellings_of_its_path_is_one_latency(written, make):
+    stores = [
+        written(
+            make.episode(method, latency=name, clock="realtime"),
+            run=make.run(spec={"latency": name}, identity=RunIdentity({"trace": "d1"})),
+        )
+        for method, name in (("dense", "trace:t.jsonl"), ("flash", "trace:./t.jsonl"))
+    ]
+    rows = board(stores)
+    assert [row.latency for row in rows] == ["trace:t.jsonl"] * 2 and rows[1].paired.n == 1
+
+
+def test_a_method_that_is_lost_in_its_hard_episodes_is_shown_and_ranked_in_its_worst_case(written, make):
+    def rows(method, ms, measured=16):
+        played = [make.episode(method, cell, cell < 8, rounds=(make.round(ms=ms),)) for cell in range(measured)]
+        return [*played, *(make.error(method, cell) for cell in range(measured, 16))]
+
+    dense, steady, fragile = board([written(*rows("dense", 40), *rows("fragile", 8, 2), *rows("steady", 20))])
+    assert (steady.method, steady.rank, fragile.method, fragile.rank) == ("steady", 1, "fragile", 2)
+    assert (fragile.success.rate, fragile.worst.rate, fragile.worst.n) == (1, 2 / 16, 16)
+    assert (fragile.paired.difference, fragile.paired.lost) == (0, 0)
+    assert (fragile.paired_worst.lost, fragile.paired_worst.n) == (6, 16)  # dense solved six of the cells it missed
+    assert fragile.speed_up.action.value == 5
+    assert steady.worst is None and steady.paired_worst is None and dense.worst is None
+
+
+def test_a_cell_that_the_baseline_lost_counts_against_the_method_in_the_worst_case(written, make):
+    dense = [make.episode("dense", 0), make.error("dense", 1), make.error("dense", 2), make.error("dense", 3)]
+    flash = [
+        make.episode("flash", 0),
+        make.episode("flash", 1, False),
+        make.episode("flash", 2),
+        make.error("flash", 3),
+    ]
+    _, row = board([written(*dense, *flash)])
+    assert row.paired.n == 1 and (row.paired_worst.lost, row.paired_worst.n) == (1, 3)
+
+
+def test_an_idle_method_is_never_ranked(written, make):
+    times = {"idle": 10, "once": 20, "real": 30, "dense": 40}
+    run = make.run(activity_counters={name: ("used",) for name in times if name != "dense"})
+    moved = {"idle": 0, "once": 1, "real": 60, "dense": 0}
+    episodes = [
+        make.episode(name, cell, rounds=(make.round(ms=ms),), counters={"used": float(cell < moved[name])})
+        for name, ms in times.items()
+        for cell in range(100)
+    ]
+    rows = board([written(*episodes, run=run)])
+    assert [(row.method, row.rank) for row in rows] == [("dense", None), ("real", 1), ("idle", None), ("once", None)]
+    assert [row.active for row in rows] == [True, True, False, False]
+    assert [row.activity for row in rows] == [{}, {"used": 0.6}, {"used": 0}, {"used": 0.01}]
+    texts = [{mark.badge: mark.text for mark in row.marks} for row in rows]
+    assert texts[1]["part active"] == "used moved in 60 % of the episodes"
+    assert texts[3]["NOT ACTIVE"] == "used moved in 1 % of the episodes, and has to in 50 %"
+    assert to_json(rows)[2]["rank"] is None
+
+
+@pytest.mark.parametrize(("moved", "active"), [(49, False), (50, True)])
+def test_a_method_is_active_from_half_of_its_episodes_on(written, make, moved, active):
+    run = make.run(activity_counters={"flash": ("used",)})
+    episodes = [make.episode("flash", cell, counters={"used": float(cell < moved)}) for cell in range(100)]
+    (row,) = board([written(*episodes, run=run)])
+    assert row.active is active
+
+
+def test_contention_of_the_baseline_marks_the_method(written, make):
+    shared = [make.episode("dense", cell, rounds=(make.round(ms=80, cpu_ns=40_000_000),)) for cell in range(2)]
+    alone = [make.episode("flash", cell, rounds=(make.round(ms=40),)) for cell in range(2)]
+    dense, flash = board([written(*shared, *alone)])
+    (mark,) = [mark for mark in flash.marks if mark.badge == "core shared"]
+    assert mark.text == "dense's, which the speed-up compares with, is 2.0 × processor time"
+    assert flash.contention == 1 and "core shared" in badges(dense)
+
+
+@pytest.mark.parametrize(
+    ("clock", "latency", "affected"),
+    [("realtime", "measured", True), ("realtime", "fixed:9ms", False), ("sync", "measured", False)],
+)
+def test_a_shared_core_affects_success_where_the_world_moves_by_measured_times(written, make, clock, latency, affected):
+    rounds = (make.round(ms=10, cpu_ns=5_000_000),)
+    (row,) = board([written(make.episode("dense", clock=clock, latency=latency, rounds=rounds))])
+    (mark,) = [mark for mark in row.marks if mark.badge == "core shared"]
+    assert ("success is affected" in mark.text) is affected
+
+
+def test_runs_that_were_measured_apart_have_no_speed_up_unless_asked(written, make):
+    stores = [written(*versions(make, "dense", ms=40)), written(*versions(make, "flash", ms=10))]
+    _, flash = board(stores)
+    assert flash.paired.n == 4 and flash.speed_up is None and flash.rank is None and "separate runs" in badges(flash)
+    _, flash = board(stores, allow_mixed=True)
+    assert flash.speed_up.action.value == 4 and "separate runs" in badges(flash) and "mixed code" not in badges(flash)
+
+
+def test_a_speed_up_is_over_the_cells_that_one_run_measured(written, make):
+    together = [make.episode(m, 0, rounds=(make.round(ms=ms),)) for m, ms in (("dense", 40), ("flash", 10))]
+    dense, flash = (make.episode(m, 1, rounds=(make.round(ms=ms),)) for m, ms in (("dense", 400), ("flash", 1)))
+    _, row = board([written(*together, dense), written(flash)])
+    assert row.paired.n == 2 and row.speed_up.round.value == 4
+
+
+def test_warm_up_counts_in_no_speed_up_and_executed_actions_do(written, make):
+    def episode(method, cell, ms, executed):
+        rounds = (make.round(0, ms=5000, warmup=True), make.round(1, ms=ms, executed=executed))
+        return make.episode(method, cell, rounds=rounds)
+
+    rows = [episode("dense", cell, 40, 10) for cell in range(9)] + [episode("flash", cell, 10, 5) for cell in range(9)]
+    _, flash = board([written(*rows)])
+    assert flash.speed_up == ((4, 4, 4), (2, 2, 2))
+
+
+def test_success_is_told_by_task_and_the_worst_is_named(written, make):
+    tasks = {"lift": (True, True), "stack": (True, False)}
+    rows = [make.episode("dense", i, won, task=task) for task, each in tasks.items() for i, won in enumerate(each)]
+    (row,) = board([written(*rows)])
+    assert {task: (rate.rate, rate.n) for task, rate in row.tasks.items()} == {"lift": (1, 2), "stack": (0.5, 2)}
+    assert row.worst_task == "stack"
+    (row,) = board([written(make.episode("dense"))])
+    assert row.worst_task is None and to_json([row])[0]["tasks"]["dog-red"]["n"] == 1

@@ -215,3 +215,30 @@ def test_the_page_refuses_what_the_board_refuses(written, make):
 def test_the_frontier_keeps_what_nothing_beats():
     points = [(1.0, 0.9), (2.0, 0.8), (1.5, 0.7), (3.0, 0.8), (0.5, 0.95)]
     assert _frontier(points) == [(0.5, 0.95), (1.0, 0.9), (3.0, 0.8)]
+
+
+def test_an_idle_method_has_no_rank_and_what_was_not_timed_together_no_speed_up_on_the_page(written, make):
+    run = make.run(activity_counters={"idle": ("used",)})
+    source = render([written(make.episode("dense"), make.episode("idle"), run=run)])
+    assert '<td class="name">idle</td><td>–</td>' in re.sub(r"\n", "", source)
+    apart = [written(make.episode("dense")), written(make.episode("flash"))]
+    assert '<div class="big"><b>n/a</b>' in render(apart)
+    assert '<div class="big"><b>1.00×</b>' in render(apart, allow_mixed=True)
+
+
+def test_success_by_task_is_on_the_page_where_there_are_several(written, make):
+    several = render([written(make.episode("dense", task="lift"), make.episode("dense", 1, task="stack"))])
+    assert not Page(several).broken
+    assert "<summary>Success by task" in several
+    assert "<summary>Success by task" not in render([written(make.episode("dense"))])
+
+
+def test_two_versions_of_a_method_have_a_line_each_in_every_figure(written, make):
+    def version(digest):
+        rounds = (make.round(ms=10, action_error=0.1), make.round(1, ms=12, action_error=0.2))
+        return [make.episode("flash", i, code=make.code("flash", method=digest * 64), rounds=rounds) for i in (0, 1)]
+
+    source = render([written(*(make.episode("dense", i) for i in (0, 1)), *version("a"), *version("b"))])
+    figures = re.findall(r"<svg.*?</svg>", source, flags=re.DOTALL)
+    assert len(figures) == 4
+    assert all(f"flash @{digest * 6}" in figure for figure in figures for digest in "ab")

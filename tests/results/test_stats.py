@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from replan.results import stats
+from scipy.stats import bootstrap, quantile_test
 
 
 def outcomes(both: int, lost: int, gained: int, neither: int) -> tuple[list[bool], list[bool]]:
@@ -49,6 +50,11 @@ def test_paired_difference_by_hand():
     assert (found.lost, found.gained, found.n) == (6, 1, 50)
 
 
+def test_the_exact_p_value_of_a_published_table():
+    """Airway responsiveness of 21 children, 7 and 1 discordant (Bentur et al.; Fagerland et al. 2014): p = 0.0703."""
+    assert stats.paired(*outcomes(both=1, lost=7, gained=1, neither=12)).p == pytest.approx(0.0703, abs=5e-5)
+
+
 def test_paired_difference_turns_with_its_arguments():
     method, baseline = outcomes(both=20, lost=5, gained=2, neither=3)
     one, other = stats.paired(method, baseline), stats.paired(baseline, method)
@@ -77,6 +83,26 @@ def test_paired_needs_the_same_cells():
 def test_minimum_samples_is_the_first_n_that_bounds_the_percentile(percentile, n):
     assert stats.minimum_samples(percentile) == n
     assert 1 - (percentile / 100) ** n >= 0.99 > 1 - (percentile / 100) ** (n - 1)
+
+
+@pytest.mark.parametrize("n", [1, 6, 7, 43, 44, 100, 458, 459, 500])
+@pytest.mark.parametrize("percentile", stats.PERCENTILES)
+def test_the_bound_of_a_percentile_is_an_order_statistic(n, percentile):
+    values = np.random.default_rng(n).gamma(2, size=n)
+    test = quantile_test(values, q=0, p=percentile / 100, alternative="less")
+    found = stats.percentile_bound(values, percentile)
+    assert found == pytest.approx(test.confidence_interval(0.99).high, nan_ok=True)
+    assert math.isnan(found) == (n < stats.minimum_samples(percentile))
+
+
+def test_no_sample_has_no_bound():
+    assert math.isnan(stats.percentile_bound([], 50))
+
+
+@pytest.mark.parametrize(("percentile", "n"), [(90, 64), (99, 662)])
+def test_the_second_largest_sample_is_a_bound_from_loadgens_minimum_on(percentile, n):
+    assert stats.percentile_bound(np.arange(n), percentile) == n - 2
+    assert stats.percentile_bound(np.arange(n - 1), percentile) == n - 2  # of n - 1 samples, the largest
 
 
 def test_percentiles_are_refused_below_their_minimum():
@@ -112,20 +138,90 @@ def test_per_action_divides_sums():
     assert math.isnan(stats.per_action([100], [0]))
 
 
+def cells(*each: tuple[float, int, int]) -> stats.Timing:
+    """One (ns, rounds, executed) per cell."""
+    return stats.Timing(*map(list, zip(*each, strict=True))) if each else stats.Timing([], [], [])
+
+
 def test_speed_up_per_action_charges_for_short_chunks():
-    # 10 ms calls against 40 ms calls, but half the actions a call
-    found = stats.speed_up([10, 10], [5, 5], [40], [10])
-    assert found.round == 4
-    assert found.action == 2
+    # Rounds of 10 ms against 40 ms, but half the actions per round
+    found = stats.speed_up(cells((20, 2, 10)), cells((40, 1, 10)))
+    assert found.round.value == 4
+    assert found.action.value == 2
 
 
-def test_speed_up_is_a_ratio_of_means_not_a_mean_of_ratios():
-    assert stats.speed_up([10, 50], [1, 1], [60, 60], [1, 1]).round == 2
+def test_speed_up_is_a_ratio_of_sums_not_a_mean_of_ratios():
+    assert stats.speed_up(cells((10, 1, 1), (50, 1, 1)), cells((60, 1, 1), (60, 1, 1))).round.value == 2
+    # Cells count by their rounds: 4 of 10 ms and 1 of 60 ms are 20 ms per round
+    assert stats.speed_up(cells((40, 4, 4), (60, 1, 1)), cells((20, 1, 1), (20, 1, 1))).round.value == 1
 
 
-@pytest.mark.parametrize("sides", [([], [], [1], [1]), ([1], [1], [], [])])
-def test_speed_up_without_calls_is_nan(sides):
-    assert all(math.isnan(value) for value in stats.speed_up(*sides))
+@pytest.mark.parametrize("sides", [((), ((1, 1, 1),) * 0), (((0, 0, 0),), ((1, 1, 1),)), (((1, 1, 1),), ((0, 0, 0),))])
+def test_speed_up_without_rounds_is_nan(sides):
+    found = stats.speed_up(*(cells(*side) for side in sides))
+    assert all(math.isnan(value) for ratio in found for value in ratio)
+
+
+def test_speed_up_needs_the_same_cells():
+    with pytest.raises(ValueError, match="1 and 2 cells"):
+        stats.speed_up(cells((1, 1, 1)), cells((1, 1, 1), (1, 1, 1)))
+
+
+def noisy_cells(random: np.random.Generator, n: int) -> tuple[stats.Timing, stats.Timing]:
+    """Cells of a method that is twice as fast; some cells are slow on both sides, and rounds vary in number."""
+    slow = random.gamma(4, size=n) / 4
+    sides = []
+    for ms in (1, 2):
+        rounds = random.integers(3, 9, n)
+        sides.append(stats.Timing(ms * slow * random.gamma(4, size=n) / 4 * rounds, rounds, 10 * rounds))
+    return sides[0], sides[1]
+
+
+def test_the_interval_of_a_speed_up_is_that_of_a_paired_bootstrap_over_cells():
+    method, baseline = noisy_cells(np.random.default_rng(0), 200)  # many, so that widening for few cells is small
+    found = stats.speed_up(method, baseline)
+
+    def per_round(ns, rounds, base_ns, base_rounds, axis):
+        return (base_ns.sum(axis) / base_rounds.sum(axis)) / (ns.sum(axis) / rounds.sum(axis))
+
+    theirs = bootstrap(
+        (method.ns, method.rounds, baseline.ns, baseline.rounds),
+        per_round,
+        paired=True,
+        vectorized=True,
+        method="percentile",
+        n_resamples=4000,
+        rng=np.random.default_rng(1),
+    ).confidence_interval
+    width = theirs.high - theirs.low
+    assert (found.round.low, found.round.high) == pytest.approx((theirs.low, theirs.high), abs=0.06 * width)
+    assert found.round == stats.speed_up(method, baseline).round  # the same each time
+
+
+@pytest.mark.parametrize("n", [10, 40])
+def test_the_interval_of_a_speed_up_holds_the_truth_about_as_often_as_it_says(n):
+    random = np.random.default_rng(n)
+    found = [stats.speed_up(*noisy_cells(random, n)).round for _ in range(200)]
+    assert 0.89 <= np.mean([ratio.low <= 2 <= ratio.high for ratio in found]) <= 0.99
+
+
+def test_rounds_of_one_episode_are_no_independent_sample():
+    """The same durations in fewer, longer cells: the interval must be wider."""
+    durations = np.repeat(np.random.default_rng(0).gamma(2, size=20), 10)
+    apart = stats.Timing(durations, np.ones(200), np.ones(200))
+    blocks = stats.Timing(durations.reshape(20, 10).sum(axis=1), np.full(20, 10), np.full(20, 10))
+    narrow, wide = (
+        stats.speed_up(side, stats.Timing(np.asarray(side.rounds), side.rounds, side.executed)).round
+        for side in (apart, blocks)
+    )
+    assert wide.value == pytest.approx(narrow.value)
+    assert wide.high - wide.low > 2 * (narrow.high - narrow.low)
+
+
+def test_few_cells_have_no_interval():
+    few, enough = (stats.speed_up(*noisy_cells(np.random.default_rng(0), n)).round for n in (7, 8))
+    assert math.isnan(few.low) and math.isnan(few.high) and not math.isnan(few.value)
+    assert enough.low < enough.value < enough.high
 
 
 def test_rounds_of_all_and_of_successful_episodes():

@@ -24,18 +24,19 @@ def rows(written, make):
 
 
 def test_the_table_holds_what_was_measured(rows):
-    ((_, _, table, rounds, _),) = tables(rows)
+    ((_, _, table, rounds, *_),) = tables(rows)
     assert table.title == "conveyor, policy pi0-tiny, clock sync, latency zero, precision float32, device cpu"
     assert [cell(table, i, "method") for i in range(2)] == ["dense", "flash"]
     assert cell(table, 0, "success") == "100.0 %\n[72.2, 100.0]"
-    assert cell(table, 1, "success") == "90.0 %\n[59.6, 98.2]"
-    assert cell(table, 1, "vs dense").startswith("-10.0 (p 1)\n[-")
+    assert cell(table, 1, "success") == "90.0 %\n[59.6, 98.2]\n81.8 % worst"
+    assert cell(table, 1, "vs dense") == "-10.0 (p 1)\n[-36.2, +19.6]"  # dense did not run the cell that was lost
+    assert [cell(table, i, "rank") for i in range(2)] == ["–", "–"]
     assert cell(table, 1, "n") == "10\n+1 err."
     assert cell(table, 1, "rounds") == "2.0\n2.0 succ."
     assert cell(table, 1, "round ms") == "p50 10.0\np90 –"
     assert cell(table, 0, "round ms") == "p50 40.0\np90 40.0"
     assert cell(table, 1, "ms per\naction") == "1.00"
-    assert cell(table, 1, "speed-up") == "4.00× action\n4.00× round"
+    assert cell(table, 1, "speed-up") == "4.00× action\n[4.00, 4.00]\n4.00× round\n[4.00, 4.00]"
     assert cell(table, 1, "marks").split("\n")[0] == "NOT ACTIVE"
     assert [rounds.cells[1][rounds.columns.index(name)] for name in ("method", "route", "share", "rounds")] == [
         "flash",
@@ -62,8 +63,10 @@ def test_the_baseline_is_compared_with_nothing(rows):
 
 def test_marks_are_explained_below_and_those_of_the_run_come_first(rows):
     ((_, _, table, *_),) = tables(rows)
-    assert table.notes[0] == "tiny model trained here"
-    assert "NOT ACTIVE: drafts should have moved and stayed at 0 in every episode (flash)" in table.notes
+    finding, run, *_ = table.notes
+    assert finding == "What these cells exclude (95 %): a loss to dense of more points than flash 36.2"
+    assert run == "tiny model trained here"
+    assert "NOT ACTIVE: drafts moved in 0 % of the episodes, and has to in 50 % (flash)" in table.notes
     assert sum(note.startswith("small n") for note in table.notes) == 1
     assert any(note.startswith("small n") and note.endswith("(all rows)") for note in table.notes)
 
@@ -71,7 +74,8 @@ def test_marks_are_explained_below_and_those_of_the_run_come_first(rows):
 def test_an_unmeasured_method_has_dashes(written, make):
     ((_, _, table, *_),) = tables(board([written(make.error("flash"))]))
     line = dict(zip(table.columns, table.cells[0], strict=True))
-    assert line["success"] == line["vs dense"] == line["speed-up"] == line["ms per\naction"] == "–"
+    assert line["success"] == "–\n0.0 % worst"
+    assert line["vs dense"] == line["speed-up"] == line["ms per\naction"] == "–"
 
 
 def test_what_varies_is_a_column_and_what_does_not_is_in_the_title(written, make):
@@ -96,6 +100,55 @@ def test_latency_and_acceptance_are_shown_where_there_are_any(written, make):
     (shown,) = tables(board([written(make.episode("flash", rounds=rounds))]))
     assert cell(shown.methods, 0, "accepted") == "50 %\nmean 5.0" and cell(shown.methods, 0, "latency\nms") == "58.0"
     assert shown.acceptance.cells == [["flash", "1", "50.0 %", "5.00", "50.0 %", *["100 %"] * 5, *["0 %"] * 5]]
+
+
+def test_the_worst_case_stands_below_where_cells_could_not_be_measured(written, make):
+    dense = [make.episode("dense", cell) for cell in range(10)]
+    flash = [make.episode("flash", cell) for cell in range(9)]
+    ((_, _, table, *_),) = tables(board([written(*dense, *flash, make.error("flash", 9))]))
+    assert cell(table, 1, "vs dense").split("\n")[::2] == ["+0.0 (p 1)", "-10.0 worst"]
+    assert cell(table, 1, "success").split("\n")[2] == "90.0 % worst"
+    assert cell(table, 0, "success").count("\n") == 1
+
+
+def test_the_rank_is_shown_and_an_idle_method_has_none(written, make):
+    run = make.run(activity_counters={"idle": ("used",)})
+    times = {"dense": 40, "slow": 30, "idle": 1, "fast": 10}
+    rows = [make.episode(name, cell, rounds=(make.round(ms=ms),)) for name, ms in times.items() for cell in range(2)]
+    found = board([written(*rows, run=run)])
+    ((_, _, table, *_),) = tables(found)
+    ranks = [(cell(table, i, "method"), cell(table, i, "rank")) for i in range(4)]
+    assert ranks == [("dense", "–"), ("fast", "1"), ("slow", "2"), ("idle", "–")]
+    order = [line.split()[0] for line in text(found).splitlines() if line.startswith(tuple(times))]
+    assert order[:4] == ["dense", "fast", "slow", "idle"]
+
+
+def test_a_comparison_that_was_not_timed_together_has_no_speed_up(written, make):
+    stores = [written(make.episode("dense")), written(make.episode("flash"))]
+    ((_, _, table, *_),) = tables(board(stores))
+    assert cell(table, 1, "speed-up") == "n/a"
+
+
+def test_success_by_task_is_a_table_of_its_own_and_a_note_names_the_worst(written, make):
+    def episodes(method, lost):
+        return [make.episode(method, i, (task, i) not in lost, task=task) for task in ("lift", "stack") for i in (0, 1)]
+
+    found = board([written(*episodes("dense", {("lift", 0)}), *episodes("flash", {("stack", 0), ("stack", 1)}))])
+    ((*_, tasks),) = tables(found)
+    assert tasks.columns == ["task", "dense", "flash"]
+    assert tasks.cells == [["lift", "50.0 %\nn 2", "100.0 %\nn 2"], ["stack", "100.0 %\nn 2", "0.0 %\nn 2"]]
+    assert "Worst task: dense lift (50.0 % of 2), flash stack (0.0 % of 2)" in " ".join(text(found).split())
+    assert "Success by task" in markdown(found)
+    ((*_, tasks),) = tables(board([written(make.episode("dense"))]))
+    assert tasks is None
+
+
+def test_percentiles_have_their_bounds_beside_them(written, make):
+    rounds = tuple(make.round(k, ms=k + 1) for k in range(44))
+    found = board([written(make.episode("dense", rounds=rounds))])
+    ((_, _, _, table, *_),) = tables(found)
+    assert table.cells[0][-3:] == ["22.5\n≤ 31.0", "39.7\n≤ 44.0", "–"]
+    assert "≤" not in text(found)
 
 
 def test_precision_and_device_are_columns_where_they_differ(written, make):

@@ -1,0 +1,129 @@
+"""Marks of a row: what a reader must know before believing it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from . import stats
+from .groups import BASELINE, Group
+from .pairs import MIXED, Pairs
+from .schema import EpisodeRow, Mark, RoundRow, Run
+
+SMALL_N = 0.05  # half width of the success interval above which a row is marked
+SHARED_CORE = 1.1  # wall time over processor time above which a row is marked
+NOT_ACTIVE = "NOT ACTIVE"
+ACTIVE_SHARE = 0.5  # below it, most episodes are the dense policy's, and so are the figures of the row
+
+
+def measured_rounds(episodes: Iterable[EpisodeRow]) -> list[RoundRow]:
+    """Rounds whose durations count: those after warm-up."""
+    return [round for episode in episodes for round in episode.rounds if not round.warmup]
+
+
+def contention(episodes: Iterable[EpisodeRow]) -> float:
+    """Wall time over processor time of the rounds after warm-up; NaN without one."""
+    rounds = measured_rounds(episodes)
+    return stats.contention([round.host_ns for round in rounds], [round.cpu_ns for round in rounds])
+
+
+def activity(group: Group) -> dict[str, float]:
+    """For each counter that proves that the method acted, the share of measured episodes in which it moved."""
+    promised = {name for run in group.runs for name in run.activity_counters.get(group.method, ())}
+    episodes = group.done.values()
+    return {
+        name: sum(bool(row.counters.get(name)) for row in episodes) / len(episodes)
+        for name in sorted(promised)
+        if episodes
+    }
+
+
+def marks(
+    group: Group,
+    baseline: Group | None,
+    pairs: Pairs,
+    timed: list[tuple[EpisodeRow, EpisodeRow]],
+    success: stats.Proportion,
+    moved: dict[str, float],
+) -> Iterable[Mark]:
+    """Yields the marks of a row.
+
+    Args:
+        group: Its episodes.
+        baseline: What it is compared with; None for nothing.
+        pairs: Their shared cells.
+        timed: The pairs behind the speed-up.
+        success: Its success rate.
+        moved: What :func:`activity` says of it.
+    """
+    yield from dict.fromkeys(mark for run in group.runs for mark in run.suite_marks.get(group.suite, ()))
+    yield from _activity(moved)
+    if group.errors:
+        yield Mark("errors", "episodes could not be measured; the worst case counts each as a failure")
+    half = (success.high - success.low) / 2
+    if success.n and half > SMALL_N:
+        yield Mark("small n", f"the 95 % interval of success is wider than ±{100 * SMALL_N:.0f} points")
+    if group.method != BASELINE and not pairs.done:
+        yield Mark("unpaired", f"no {BASELINE} episode on these cells, so there is no comparison")
+    elif pairs.done and len(pairs.done) < len(group.done):
+        text = f"compared on the {len(pairs.done)} of {len(group.done)} cells that {BASELINE} ran too"
+        yield Mark("part paired", text)
+    if len(pairs.together) < len(pairs.done):
+        text = f"{BASELINE} was measured in another run, so other company on the machine may be behind a speed-up"
+        yield Mark("separate runs", text)
+    yield from _contention(group, timed)
+    if pairs.done and all(a.trajectory_hash == b.trajectory_hash for a, b in pairs.done):
+        yield Mark(f"same as {BASELINE}", f"every episode equals {BASELINE} action by action")
+    if group.repeats:
+        yield Mark(
+            "repeats", f"{group.repeats} measured twice, {group.contradictions} of them differently; the first counts"
+        )
+    if pairs.mixed:
+        yield Mark(MIXED, f"{BASELINE} was played by other code of the suite or policy, or by code not recorded")
+    if not group.code:
+        yield Mark("code not recorded", "an older version of replan did not write down which code played this")
+    yield from places(group, baseline if pairs.done else None, pairs)
+
+
+def _activity(moved: dict[str, float]) -> Iterable[Mark]:
+    shares = {name: f"{name} moved in {100 * share:.3g} % of the episodes" for name, share in moved.items()}
+    idle = [shares[name] for name, share in moved.items() if share < ACTIVE_SHARE]
+    if idle:
+        yield Mark(NOT_ACTIVE, f"{', '.join(idle)}, and has to in {100 * ACTIVE_SHARE:.0f} %")
+    elif any(share < 1 for share in moved.values()):
+        yield Mark("part active", ", ".join(shares[name] for name, share in moved.items() if share < 1))
+
+
+def _contention(group: Group, timed: list[tuple[EpisodeRow, EpisodeRow]]) -> Iterable[Mark]:
+    own, base = contention(group.done.values()), contention(row for _, row in timed)
+    shared = []
+    if own > SHARED_CORE:
+        shared.append(f"wall time is {own:.1f} × processor time: latency was not measured alone")
+    if base > SHARED_CORE:
+        shared.append(f"{BASELINE}'s, which the speed-up compares with, is {base:.1f} × processor time")
+    if shared and (group.clock, group.latency) == ("realtime", "measured"):
+        shared.append("the world moved on by these times, so success is affected as well")
+    if shared:
+        yield Mark("core shared", "; ".join(shared))
+    elif math.isnan(own) and any(row.rounds for row in group.done.values()):
+        yield Mark("latency unknown", "no round after warm-up has a processor time")
+
+
+def places(group: Group, baseline: Group | None, pairs: Pairs) -> Iterable[Mark]:
+    """Marks of a row whose episodes, or those that they are compared with, were not measured in one place."""
+    episodes = [*group.done.values(), *(row for _, row in pairs.done)]
+    runs: list[Run] = [*group.runs, *(baseline.runs if baseline else ())]
+    machines = {row.machine for row in episodes}
+    if "" in machines:  # an old run that was resumed: its episodes may come from any of its machines
+        machines = machines - {""} | {machine for run in runs for machine in run.machines}
+    apart = sum(a.machine != b.machine or not a.machine for a, b in pairs.done) if len(machines) > 1 else 0
+    if apart:
+        text = f"{apart} of {len(pairs.done)} pairs were played on two machines: the same cell, but floating-point sums"
+        yield Mark("matched cells", f"{text} differ between processors, and so may how an episode ends")
+    for name, values in (
+        ("machines", set() if apart else machines),
+        ("devices", {row.device for row in episodes}),
+        ("packages", {str(sorted(run.packages.items())) for run in runs}),
+    ):
+        if len(values) > 1:
+            yield Mark(f"mixed {name}", f"this row and its comparison come from {len(values)} {name}")
