@@ -1,5 +1,6 @@
 DEMO_EPISODES ?= 100
 PYTEST_ARGS ?=
+FUZZ_ARGS ?=
 
 # One thread a process: parallel workers must not compete for cores, and results must not depend on how many there are.
 export OMP_NUM_THREADS ?= 1
@@ -31,6 +32,9 @@ reference: setup-suites  ## Measure again what results/reference holds: success 
 test: setup  ## Run the tests (PYTEST_ARGS="-m 'not slow'" leaves the long ones out)
 	.venv/bin/python -m pytest $(PYTEST_ARGS)
 
+fuzz: setup  ## Hostile command lines, files and databases: each must end with a sentence (FUZZ_ARGS="--seed 1")
+	.venv/bin/python tools/fuzz.py $(FUZZ_ARGS)
+
 check: setup  ## Lint, format, types, spelling
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
@@ -40,4 +44,4 @@ check: setup  ## Lint, format, types, spelling
 lock: setup  ## Resolve the newest allowed releases into requirements.lock and the suites' locks
 	tools/lock.sh
 
-.PHONY: help setup setup-suites demo reference test check lock
+.PHONY: help setup setup-suites demo reference test fuzz check lock

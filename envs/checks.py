@@ -9,13 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+NOT_SET_UP = 3
+
 
 @dataclass(frozen=True)
 class Check:
     """Something that has to work on this machine.
 
     Attributes:
-        code: Python that ends with exit code 0 if it works. Otherwise the last line of stderr is the problem.
+        code: Python that ends with exit code 0 if it works. Otherwise the last line of stderr is the problem; with exit
+            code ``NOT_SET_UP`` it is only that the user has not installed or configured the suite.
         per_suite: Whether the result depends on the suite, whose name is then ``sys.argv[1]``.
         packages: Debian and Ubuntu packages that fix it: the first set that the distribution has is installed. Without
             any, the code's own message says what to do.
@@ -26,8 +29,13 @@ class Check:
     packages: tuple[tuple[str, ...], ...] = ()
 
 
-def reporting(body: str) -> str:
-    """Returns code that runs ``body``, indented by four spaces, and prints a ``SuiteUnavailable`` as one line."""
+def reporting(body: str, code: int = 1) -> str:
+    """Returns code that runs ``body``, indented by four spaces, and prints a ``SuiteUnavailable`` as one line.
+
+    Args:
+        body: The check.
+        code: Exit code after a ``SuiteUnavailable``.
+    """
     return f"""
 import importlib.util, os, sys
 
@@ -40,7 +48,7 @@ try:
 {body.strip(chr(10))}
 except replan.envs.SuiteUnavailable as error:
     print(error, file=sys.stderr, flush=True)
-    os._exit(1)  # a graphics driver without a device may crash in a regular exit
+    os._exit({code})  # a graphics driver without a device may crash in a regular exit
 """
 
 
@@ -65,12 +73,15 @@ MUJOCO_RENDERING = Check(
     packages=_OPENGL,
 )
 FIRST_OBSERVATION = Check(
-    reporting("""
+    reporting(
+        """
     suite = replan.envs.SUITES[sys.argv[1]]
     env = gymnasium.make(suite.env_id, disable_env_checker=True)
     observation, _ = env.reset(seed=0, options={"task": suite.tasks[0], "init_state": 0})
     for camera in suite.cameras:
         assert observation[camera].any(), f"camera {camera} is black"
-"""),
+""",
+        NOT_SET_UP,
+    ),
     per_suite=True,
 )

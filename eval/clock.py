@@ -10,15 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 import operator
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, DecimalException
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..files import write_file
 from ..results.schema import EpisodeRow
-from .spec import BadInput, read_toml, unknown
+from .spec import BadInput, read_input, read_toml, unknown
 
 PROFILES = Path(__file__).with_name("profiles.toml")
 UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
@@ -41,6 +41,7 @@ class RouteWithoutLatency(BadInput):
         )
 
 
+MOST_TRACE = 1 << 30  # bytes
 LONGEST = 600 * UNITS["s"]  # a longer latency is a typing mistake: no robot waits ten minutes for an action
 
 
@@ -250,20 +251,17 @@ def read_trace(path: str | Path) -> Trace:
     Raises:
         BadInput: There is no such file, or it is not a trace.
     """
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise BadInput(f"cannot read the trace {str(path)!r}: {error.strerror}") from error
+    data = read_input(path, "trace", MOST_TRACE)
     episodes = {}
     for number, line in enumerate(data.splitlines(), start=1):
         try:
             episode = json.loads(line)
             rounds = tuple((str(route), operator.index(ns)) for route, ns in episode["rounds"])
             episodes[episode["cell"], episode["method"]] = rounds
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise BadInput(f"{str(path)!r} is not a trace: line {number} is not an episode ({error!r})") from error
-        if any(ns < 0 for _, ns in rounds):
-            raise BadInput(f"{str(path)!r}, line {number}: a latency is negative")
+        if not all(0 <= ns <= LONGEST for _, ns in rounds):
+            raise BadInput(f"{str(path)!r}, line {number}: a latency is negative, or above {LONGEST // UNITS['s']} s")
     if not episodes:
         raise BadInput(f"the trace {str(path)!r} is empty")
     return Trace(episodes, hashlib.sha256(data).hexdigest())
@@ -279,6 +277,4 @@ def write_trace(path: str | Path, episodes: Iterable[EpisodeRow]) -> None:
         for e in episodes
         if e.status == "done"
     )
-    part = Path(f"{path}.part")
-    part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    os.replace(part, path)
+    write_file(path, "".join(f"{line}\n" for line in lines))

@@ -8,9 +8,13 @@ import subprocess
 import sys
 
 from ..envs import opengl
-from ..envs.checks import Check
+from ..envs.checks import NOT_SET_UP, Check
 
 TIMEOUT = 600  # seconds; the first image of a software driver takes a minute on a busy machine
+
+
+class NotSetUp(str):
+    """The problem of a suite that nobody has installed or configured, so that nothing is broken."""
 
 
 def run_check(check: Check, suite: str = "") -> str | None:
@@ -21,7 +25,8 @@ def run_check(check: Check, suite: str = "") -> str | None:
         suite: Name of the suite, if the result depends on it.
 
     Returns:
-        None if it works, else the cause in one line, or the signal that ended the process.
+        None if it works, else the cause in one line (as :class:`NotSetUp` if that is all), or the signal that ended the
+        process.
     """
     command = [sys.executable, "-c", check.code, suite]
     environment = dict(os.environ)
@@ -37,7 +42,9 @@ def run_check(check: Check, suite: str = "") -> str | None:
         return None
     if process.returncode < 0:
         return f"the process was killed by {signal.Signals(-process.returncode).name}"
-    return _cause(process.stderr) or f"the process ended with exit code {process.returncode}"
+    cause = _cause(process.stderr) or f"the process ended with exit code {process.returncode}"
+    not_set_up = process.returncode == NOT_SET_UP or cause.startswith("ModuleNotFoundError")
+    return NotSetUp(cause) if not_set_up else cause
 
 
 def _cause(stderr: str) -> str:

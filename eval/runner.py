@@ -24,13 +24,14 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, TimeoutError, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
+from ..results.escaping import visible
 from ..results.schema import EpisodeRow, Run
 from ..results.store import FILE, Store, StoreError
 from .cells import address, make_batches, make_chains
@@ -68,6 +69,8 @@ def run(spec: Spec, jobs: Sequence[Job], record: Run, host: Host, registry: Regi
         RuntimeError: A worker cannot be set up for another reason.
         StoreError: The run directory holds another run, or cannot be written any more.
     """
+    if spec.latency == "measured" and (Path(spec.out) / TRACE).is_dir():
+        raise BadInput(f"{str(Path(spec.out) / TRACE)!r} is a folder, where the run writes its trace; remove it")
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # the check that multiprocessing itself makes
         raise BadInput("this script evaluates when a worker imports it; put that under `if __name__ == '__main__':`")
     with _run_directory(Path(spec.out), record) as store:
@@ -92,7 +95,8 @@ def run(spec: Spec, jobs: Sequence[Job], record: Run, host: Host, registry: Regi
         except StoreError:  # what it holds cannot be read either
             raise
         except BaseException:
-            _leave_trace(spec, store)
+            with suppress(OSError, StoreError):  # the first error is what the user must know
+                _leave_trace(spec, store)
             raise
         _leave_trace(spec, store)
 
@@ -374,7 +378,8 @@ def _bar(jobs: Sequence[Job], store: Store, progress: bool) -> Iterator[Callable
         def show(row: EpisodeRow) -> None:
             if _is_fault(row):
                 what, why = row.outcome or row.status, row.error or row.failure
-                bar.write(f"{what}, {row.method} on {row.task} {row.init_state}: {why}", file=sys.stderr)
+                text = f"{what}, {row.method} on {row.task} {row.init_state}: {why}"
+                bar.write(visible(text, keep="\n"), file=sys.stderr)
             tally(row)
 
         for row in store.episodes():

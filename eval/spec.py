@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import reprlib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -21,6 +22,15 @@ if TYPE_CHECKING:
 CLOCKS = ("sync", "realtime")
 DTYPES = ("float32", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
+MOST_TOML = 1 << 16  # bytes of a specification or of profiles
+MOST_DOTS = 1_000  # in a line of it: a key with more parts takes the parser minutes
+# Episodes of one run. At a second each they take two days; so a longer list is a typing mistake, or should be several
+# runs with seeds of their own, each of which can be shown and resumed alone.
+MOST_EPISODES = 200_000
+LONGEST_TIMEOUT = 10**6  # seconds: eleven days
+
+_shown = reprlib.Repr()  # of values in messages: a file may hold any
+_shown.maxstring = _shown.maxother = _shown.maxlong = 100
 
 
 class RunStopped(Exception):
@@ -34,13 +44,13 @@ class BadInput(ValueError):
 def unknown(kind: str, value: object, names: Iterable[str]) -> BadInput:
     """Returns the error for a name that does not exist, with the names that look like it."""
     names = sorted(names)
-    near = difflib.get_close_matches(str(value), names, n=3)
+    near = difflib.get_close_matches(str(value)[:100], names, n=3)
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(names) or 'none'}"
     if kind == "suite":
         from ..envs import UNAVAILABLE
 
         hint = "; ".join([hint, *UNAVAILABLE.values()])
-    return BadInput(f"unknown {kind} {value!r}; {hint}")
+    return BadInput(f"unknown {kind} {_shown.repr(value)}; {hint}")
 
 
 @dataclass(frozen=True)
@@ -84,6 +94,16 @@ class Spec:
         if not self.latency:
             object.__setattr__(self, "latency", "zero" if self.clock == "sync" else "measured")
 
+    @property
+    def conditions(self) -> int:
+        """Combinations of settings."""
+        return math.prod(map(len, self.set.values()))
+
+    @property
+    def size(self) -> int:
+        """Episodes of the whole run."""
+        return self.episodes * len(self.suite) * len(self.method) * self.conditions
+
     def as_plain(self) -> dict[str, Any]:
         """Returns the specification as JSON values, the form in which a run stores it."""
         plain = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
@@ -101,12 +121,32 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     Raises:
         BadInput: There is no such file, or it is not TOML.
     """
+    content = read_input(path, "specification", MOST_TOML)
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInput(f"cannot read the specification {str(path)!r}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        if any(line.count(b".") > MOST_DOTS for line in content.splitlines()):
+            raise RecursionError
+        return tomllib.loads(content.decode())
+    except RecursionError as error:
+        raise BadInput(f"{str(path)!r} cannot be read: its values are nested too deeply") from error
+    except ValueError as error:
         raise BadInput(f"{str(path)!r} is not TOML: {error}") from error
+
+
+def read_input(path: str | Path, what: str, most: int) -> bytes:
+    """Returns the content of a file that a user named, of at most ``most`` bytes: some devices have no end.
+
+    Raises:
+        BadInput: There is no such file, it cannot be read, or it is longer.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(most + 1)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise BadInput(f"cannot read the {what} {str(path)[:200]!r}: {why}") from error
+    if len(content) > most:
+        raise BadInput(f"cannot read the {what} {str(path)!r}: it is longer than {most} bytes")
+    return content
 
 
 def make_spec(plain: Mapping[str, Any], suites: Mapping[str, Suite]) -> Spec:
@@ -132,14 +172,17 @@ def make_spec(plain: Mapping[str, Any], suites: Mapping[str, Suite]) -> Spec:
     for key in ("suite", "task", "method"):
         if key in values:
             values[key] = _names(key, values[key])
-    for key, least, most in (("episodes", 1, 10**9), ("workers", 1, 1024), ("seed", 0, 2**53)):
+    for key, least, most in (("episodes", 1, MOST_EPISODES), ("workers", 1, 1024), ("seed", 0, 2**53)):
         if key in values and not (_is_int(values[key]) and least <= values[key] <= most):
-            raise BadInput(f"{key} must be a whole number from {least} to {most}, not {values[key]!r}")
-    if "timeout" in values and not (_is_number(values["timeout"]) and values["timeout"] > 0):
-        raise BadInput(f"timeout must be a positive number of seconds, not {values['timeout']!r}")
+            raise BadInput(f"{key} must be a whole number from {least} to {most}, not {_shown.repr(values[key])}")
+    if "timeout" in values and not (_is_number(values["timeout"]) and 0 < values["timeout"] <= LONGEST_TIMEOUT):
+        raise BadInput(
+            f"timeout must be a number of seconds above 0 and up to {LONGEST_TIMEOUT}, "
+            f"not {_shown.repr(values['timeout'])}"
+        )
     for key in ("out", "clock", "latency", "dtype", "device"):
         if key in values and not _is_text(values[key]):
-            raise BadInput(f"{key} must be text, not {values[key]!r}")
+            raise BadInput(f"{key} must be text, not {_shown.repr(values[key])}")
 
     spec = Spec(**{**values, "policy": {}, "set": {}})
     if not spec.suite or not spec.method:
@@ -162,7 +205,14 @@ def make_spec(plain: Mapping[str, Any], suites: Mapping[str, Suite]) -> Spec:
             raise unknown("task", task, tasks)
     chosen = [suites[name] for name in spec.suite]
     policy, settings = _policies(values.get("policy", {}), chosen), _settings(values.get("set", {}), chosen)
-    return Spec(**{**values, "policy": policy, "set": settings})
+    spec = Spec(**{**values, "policy": policy, "set": settings})
+    if spec.size > MOST_EPISODES:
+        raise BadInput(
+            f"{spec.episodes} episodes for each of {len(spec.method)} methods on {len(spec.suite)} suites under "
+            f"{spec.conditions} combinations of settings are {spec.size}, more than the {MOST_EPISODES} of one run; "
+            "give fewer --episodes, or divide them into runs with different --seed"
+        )
+    return spec
 
 
 def _policies(given: Any, suites: Sequence[Suite]) -> dict[str, str]:
@@ -177,26 +227,40 @@ def _policies(given: Any, suites: Sequence[Suite]) -> dict[str, str]:
         if policy is None:
             raise BadInput(f"suite {suite!r} has no policy of its own; name one with --policy NAME|PATH")
         if not _is_text(policy):
-            raise BadInput(f"policy must be text, or a table of one text per suite, not {policy!r}")
+            raise BadInput(f"policy must be text, or a table of one text per suite, not {_shown.repr(policy)}")
     return policies
 
 
 def _names(key: str, value: Any) -> tuple[str, ...]:
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, Sequence) or not all(isinstance(item, str) for item in items):
-        raise BadInput(f"{key} must be a name or a list of names, not {value!r}")
+        raise BadInput(f"{key} must be a name or a list of names, not {_shown.repr(value)}")
     names = tuple(item.strip() for item in items if item.strip())
     for name in names:
+        if key == "method" and (not name[0].isalpha() or "=" in name.partition(":")[0]):
+            raise BadInput(
+                f"{_shown.repr(name)} is not a method: commas separate methods; an option follows ':', and several "
+                "values are separated by '/', as in flash:delta=0.1:refresh=4,dp_cache:keep=0/1/2"
+            )
         if names.count(name) > 1:
             raise BadInput(f"{key} {name!r} is given twice")
     return names
 
 
-def _settings(given: Any, suites: Sequence[Suite]) -> dict[str, tuple[Any, ...]]:
+def table_of_settings(given: Any) -> Mapping[str, Any]:
+    """Returns the settings as they were given: name to value, or values.
+
+    Raises:
+        BadInput: They are no table.
+    """
     if not isinstance(given, Mapping):
-        raise BadInput(f"set must be a table such as {{speed = [6, 10]}}, not {given!r}")
+        raise BadInput(f"set must be a table such as {{speed = [6, 10]}}, not {_shown.repr(given)}")
+    return given
+
+
+def _settings(given: Any, suites: Sequence[Suite]) -> dict[str, tuple[Any, ...]]:
     settings = {}
-    for name, value in given.items():
+    for name, value in table_of_settings(given).items():
         for suite in suites:
             if name not in suite.settings:
                 raise unknown(f"{suite.name} setting", name, suite.settings)
@@ -207,7 +271,7 @@ def _settings(given: Any, suites: Sequence[Suite]) -> dict[str, tuple[Any, ...]]
         items = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
         converted = tuple(_convert(name, item, kind) for item in items)
         if not converted or len(set(converted)) < len(converted):
-            raise BadInput(f"setting {name!r} needs values that differ, not {value!r}")
+            raise BadInput(f"setting {name!r} needs values that differ, not {_shown.repr(value)}")
         settings[name] = converted
     return dict(sorted(settings.items()))
 
@@ -225,13 +289,13 @@ def _convert(name: str, value: Any, kind: type) -> Any:
                 raise ValueError(value)
         if isinstance(converted, float) and not math.isfinite(converted):
             raise ValueError(value)
-    except (ValueError, TypeError, KeyError, OverflowError) as error:
-        raise BadInput(f"setting {name}={value!r} is not a finite {kind.__name__}") from error
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+        raise BadInput(f"setting {name}={_shown.repr(value)} is not a finite {kind.__name__}") from error
     return converted
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
+    return isinstance(value, str) and bool(value.strip()) and "\0" not in value
 
 
 def _is_int(value: Any) -> bool:
@@ -239,4 +303,4 @@ def _is_int(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

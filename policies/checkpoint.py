@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors.torch import save_file
+from safetensors import torch as safetensors_torch
 from torch import nn
 
+from ..files import write_file
 from .weights import CheckpointError, check_fit, open_safetensors, read_tensor
 
 FORMAT = 1
@@ -54,7 +55,7 @@ def save(path: Path, header: Header, module: nn.Module, dtype: torch.dtype = tor
     """Writes the module's state and its header; ``dtype`` is the stored precision."""
     state = {name: tensor.detach().to(dtype).contiguous() for name, tensor in module.state_dict().items()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(state, path, {"replan": json.dumps({"format": FORMAT, **asdict(header)})})
+    write_file(path, safetensors_torch.save(state, {"replan": json.dumps({"format": FORMAT, **asdict(header)})}))
 
 
 def read_header(path: Path) -> Header:

@@ -115,9 +115,13 @@ def incompatibilities(
     existing = [name for name, space in offered.items() if len(space.shape or ()) == 3]
     state = offered["state"].shape if "state" in offered else None
     return [
-        *(f"it has no camera {name!r}, but {existing}" for name in cameras if name not in existing),
-        *([f"its state is {state}, not {(state_dim,)}"] if state != (state_dim,) else []),
-        *([f"its action is {actions.shape}, not {(action_dim,)}"] if actions.shape != (action_dim,) else []),
+        *(f"the suite has no camera {name!r}, but {existing}" for name in cameras if name not in existing),
+        *([f"the suite's state is {state}, the policy's {(state_dim,)}"] if state != (state_dim,) else []),
+        *(
+            [f"the suite's action is {actions.shape}, the policy's {(action_dim,)}"]
+            if actions.shape != (action_dim,)
+            else []
+        ),
     ]
 
 

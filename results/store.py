@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, fields
+from contextlib import closing, contextmanager
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
+from ..files import is_wrong_path
 from .schema import EpisodeRow, Mark, RoundRow, Run, RunIdentity
 from .upgrades import UPGRADES
 
@@ -82,9 +84,17 @@ CREATE TABLE rounds (             -- see schema.RoundRow
 
 EPISODE_COLUMNS = [f.name for f in fields(EpisodeRow) if f.name != "rounds"]
 ROUND_COLUMNS = [f.name for f in fields(RoundRow)]
-JSON_COLUMNS = {"code", "settings", "manifest", "counters", "stages_ns", "extra"}
+JSON_COLUMNS = {
+    name: hint
+    for kind in (EpisodeRow, RoundRow)
+    for name, hint in get_type_hints(kind).items()
+    if get_origin(hint) is dict
+}
 BOOLEANS = {"success", "success_at_end", "warmup"}  # which SQLite keeps as 0 and 1
 COMPARED = ("spec", "identity", "activity_counters")  # fields of a Run that a resumed one must equal
+SAYS_NOTHING = "it does not say what produced it"
+PATIENCE = 5  # seconds that SQLite waits for another process before we say that we wait
+TROUBLE = ("locked", "disk", "readonly", "unable to open")  # words of SQLite about the disk, and not about the content
 REFUSALS = (sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError, TypeError, ValueError)
 
 
@@ -98,6 +108,10 @@ class StoreMissing(StoreError):
 
 class StoreUnreadable(StoreError):
     """The file is damaged, or is not one of ours."""
+
+
+class StoreUnavailable(StoreError):
+    """The disk does not take or give the file, which may be fine: it is full, read-only, gone, or not ours to write."""
 
 
 class StoreVersion(StoreError):
@@ -143,14 +157,17 @@ class Store:
         self.path = path
         self._connection = connection
         self._writable = writable
+        self._inode = _inode(path)
         try:
-            self.runs: tuple[Run, ...] = tuple(
-                _run(text) for (text,) in connection.execute("SELECT run FROM runs ORDER BY id")
-            )
-        except (KeyError, TypeError, ValueError, sqlite3.DatabaseError) as why:
-            raise StoreUnreadable(f"{path} does not say what produced it ({why!r}); give another directory") from why
-        if not self.runs:
-            raise StoreUnreadable(f"{path} does not say what produced it; give another directory")
+            with _readable(path):
+                self.runs: tuple[Run, ...] = tuple(
+                    _run(text) for (text,) in connection.execute("SELECT run FROM runs ORDER BY id")
+                )
+                if not self.runs:
+                    raise ValueError(SAYS_NOTHING)
+        except BaseException:
+            connection.close()
+            raise
 
     @classmethod
     def start(cls, directory: str | Path, run: Run) -> Store:
@@ -161,17 +178,22 @@ class Store:
 
         Raises:
             SpecMismatch: The directory holds episodes of another specification, identity or other weights.
-            StoreError: The directory cannot be written.
+            StoreError: There cannot be such a directory.
+            StoreUnavailable: The directory cannot be written.
             StoreUnreadable: The directory holds a file that is not ours, or a damaged one.
             StoreVersion: The file was written by another version of the schema.
         """
         path = Path(directory) / FILE
-        if not path.exists():
-            try:
+        try:
+            new = not path.exists()
+            if new:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 _create(path, run)
-            except (OSError, sqlite3.OperationalError) as why:
-                raise StoreError(f"cannot write a run to {str(directory)!r}: {why}") from why
+        except (OSError, sqlite3.OperationalError) as why:
+            kind = StoreError if isinstance(why, OSError) and is_wrong_path(why) else StoreUnavailable
+            reason = (why.strerror if isinstance(why, OSError) else None) or why
+            raise kind(f"cannot write a run to {str(directory)[:200]!r}: {reason}") from why
+        if new:
             return cls(path, _connect(path, writable=True), writable=True)
         given = _run(_dump(asdict(run)))  # through JSON, so that a tuple equals the list that was stored
         with cls.open(directory) as stored:  # a refused file is left as it is, its schema version included
@@ -190,6 +212,7 @@ class Store:
 
         Raises:
             StoreMissing: There is no store.
+            StoreUnavailable: The disk does not give it.
             StoreUnreadable: The file is not ours, or damaged.
             StoreVersion: The file was written by another version of the schema.
         """
@@ -215,7 +238,12 @@ class Store:
         Raises:
             DuplicateEpisode: The store holds a measured episode with this key.
             InvalidEpisode: The row holds a value that cannot be kept.
+            StoreUnavailable: The disk is full, or the file is no longer where it was.
         """
+        if _inode(self.path) != self._inode:  # SQLite would go on writing to a file that has no name any more
+            raise StoreUnavailable(
+                f"{self.path} was moved or deleted while it was written; what was moved can be resumed where it is now"
+            )
         with _readable(self.path), _transaction(self._connection):
             status = self._connection.execute("SELECT status FROM episodes WHERE key = ?", (row.key,)).fetchone()
             if status == ("done",):
@@ -232,7 +260,11 @@ class Store:
                 raise InvalidEpisode(message) from why
 
     def episodes(self) -> list[EpisodeRow]:
-        """All episodes with their rounds, in an order that does not depend on who measured them when."""
+        """All episodes with their rounds, in an order that does not depend on who measured them when.
+
+        Raises:
+            StoreUnreadable: An episode is damaged.
+        """
         by_episode: dict[str, list[RoundRow]] = {}
         with _readable(self.path):
             for key, *values in self._connection.execute(
@@ -244,15 +276,18 @@ class Store:
                 f"SELECT {_names(EPISODE_COLUMNS)} FROM episodes"
                 " ORDER BY suite, task, init_state, seed, settings, policy, clock, latency, method, key"
             ):
-                plain = _plain(EPISODE_COLUMNS, values)
-                rows.append(EpisodeRow(**plain, rounds=tuple(by_episode.get(plain["key"], ()))))
+                row = EpisodeRow(**_plain(EPISODE_COLUMNS, values), rounds=tuple(by_episode.pop(values[0], ())))
+                _check_rounds(row)
+                rows.append(row)
+            if by_episode:
+                raise ValueError(f"rounds of {len(by_episode)} episodes that are not in it")
         return rows
 
     def close(self) -> None:
         """Closes the file; a written one becomes a single plain file, unless another process is reading it."""
         if self._writable:
             try:
-                self._connection.execute("PRAGMA journal_mode = DELETE")
+                sqlite3.Connection.execute(self._connection, "PRAGMA journal_mode = DELETE")  # waits for nobody
             except sqlite3.OperationalError:  # a reader holds it: it stays in WAL mode, which is as safe
                 pass
         self._connection.close()
@@ -293,12 +328,11 @@ def _create(path: Path, run: Run) -> None:
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.new")
     unfinished.unlink(missing_ok=True)
     try:
-        connection = sqlite3.connect(unfinished, isolation_level=None)
-        connection.executescript(SCHEMA)
-        connection.execute("INSERT INTO runs (run) VALUES (?)", (_dump(asdict(run)),))
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {VERSION}")
-        connection.close()
+        with closing(sqlite3.connect(unfinished, isolation_level=None)) as connection:
+            connection.executescript(SCHEMA)
+            connection.execute("INSERT INTO runs (run) VALUES (?)", (_dump(asdict(run)),))
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
         unfinished.replace(path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
@@ -312,7 +346,7 @@ def _connect(path: Path, writable: bool) -> sqlite3.Connection:
     mode = "rw" if writable else "ro&immutable=1" if still else "ro"
     with _readable(path):
         uri = f"{path.resolve().as_uri()}?mode={mode}"
-        connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=30)
+        connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=PATIENCE, factory=_Patient)
     try:
         with _readable(path):
             (application,) = connection.execute("PRAGMA application_id").fetchone()
@@ -334,7 +368,8 @@ def _connect(path: Path, writable: bool) -> sqlite3.Connection:
             if writable:
                 connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA foreign_keys = ON")
-            _upgrade(connection, path)
+            _upgrade(connection)
+            _check_columns(connection)
             connection.execute(f"PRAGMA query_only = {int(not writable)}")  # the copy in memory too
     except BaseException:
         connection.close()
@@ -342,7 +377,7 @@ def _connect(path: Path, writable: bool) -> sqlite3.Connection:
     return connection
 
 
-def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
+def _upgrade(connection: sqlite3.Connection) -> None:
     """Brings what an older replan wrote to this version of the schema."""
     if connection.execute("PRAGMA user_version").fetchone() == (VERSION,):
         return
@@ -351,20 +386,75 @@ def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
         try:
             for older in range(version, VERSION):
                 UPGRADES[older](connection)
-        except (AttributeError, KeyError, TypeError, ValueError) as why:
-            raise StoreUnreadable(f"{path} does not say what produced it ({why!r}); give another directory") from why
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as why:
+            raise ValueError(SAYS_NOTHING) from why
         connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _check_columns(connection: sqlite3.Connection) -> None:
+    """Raises ValueError unless the tables have the columns of this version: SQLite reads a missing one as its name."""
+    for table, columns in (("episodes", EPISODE_COLUMNS), ("rounds", ["episode", *ROUND_COLUMNS])):
+        found = {name for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))}
+        if found != set(columns):
+            wrong = ", ".join(sorted(found ^ set(columns)))
+            raise ValueError(f"its table {table} is not that of schema version {VERSION}: {wrong}")
+
+
+def _check_rounds(row: EpisodeRow) -> None:
+    """Raises ValueError where rounds of an episode are missing, unless all of them are: some agents make none."""
+    if [each.index for each in row.rounds] != list(range(len(row.rounds))):
+        raise ValueError(f"rounds of the episode {row.key} are missing")
+    if row.status == "done" and row.rounds and row.rounds[-1].control_step + row.rounds[-1].executed != row.steps:
+        raise ValueError(f"the rounds of the episode {row.key} do not end at its last step")
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+class _Patient(sqlite3.Connection):
+    """Waits for other processes, however long they take, and says so once per statement."""
+
+    def execute(self, *arguments: Any) -> sqlite3.Cursor:
+        said = False
+        while True:
+            try:
+                return super().execute(*arguments)
+            except sqlite3.OperationalError as why:
+                if "locked" not in str(why):
+                    raise
+                if not said:
+                    (_, _, path), *_ = sqlite3.Connection.execute(self, "PRAGMA database_list")
+                    print(f"\nwaiting for another process that holds {path}; Ctrl-C ends this one", file=sys.stderr)
+                    said = True
 
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
+    """Says of what the file or the disk does which of the two it was, and names the file."""
     try:
         yield
-    except sqlite3.OperationalError as why:  # locked, no permission, disk full: the file itself may be fine
-        raise StoreError(f"{path}: {why}") from why
-    except sqlite3.DatabaseError as why:
-        message = f"{path} is damaged or not a SQLite file ({why}); restore it or give another directory"
+    except sqlite3.OperationalError as why:
+        if not any(word in str(why) for word in TROUBLE):  # a column that is not there, for example
+            raise StoreUnreadable(f"{path} is damaged ({why}); restore it or give another directory") from why
+        if "unable to open" in str(why) and path.with_name(f"{path.name}-wal").exists():
+            raise StoreUnavailable(
+                f"{path} is of a run that was killed: to read it, SQLite must write next to it; copy the folder, with "
+                f"{path.name}-wal, to where you may write"
+            ) from why
+        raise StoreUnavailable(f"{path}: {why}") from why
+    except (sqlite3.DatabaseError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as why:
+        message = f"{path} is damaged or not a store of replan ({_short(why)}); restore it or give another directory"
         raise StoreUnreadable(message) from why
+
+
+def _short(error: Exception) -> str:
+    text = f"{type(error).__name__}: {error}" if isinstance(error, (KeyError, AttributeError)) else str(error)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 @contextmanager
@@ -383,8 +473,42 @@ def _dump(value: Any) -> str:
     return json.dumps(value, sort_keys=True, allow_nan=False)
 
 
+def _load(text: str) -> Any:
+    """Reads what :func:`_dump` wrote; NaN and infinity, which it never writes, raise ValueError too."""
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is not a number")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a JSON value is what a field of the schema is annotated as."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is dict:
+        return isinstance(value, dict) and all(_fits(each, parts[1]) for each in value.values())
+    if origin is tuple:
+        return isinstance(value, list) and all(_fits(each, parts[0]) for each in value)
+    if is_dataclass(hint):
+        hints = get_type_hints(hint)
+        return (
+            isinstance(value, dict)
+            and value.keys() <= hints.keys()
+            and value.keys() >= {f.name for f in fields(hint) if f.default is MISSING and f.default_factory is MISSING}
+            and all(_fits(each, hints[name]) for name, each in value.items())
+        )
+    if hint is Any:
+        return True
+    return isinstance(value, (int, float) if hint is float else hint) and not isinstance(value, bool)
+
+
 def _run(text: str) -> Run:
-    plain = json.loads(text)
+    try:
+        plain = _load(text)
+    except (ValueError, RecursionError) as why:
+        raise ValueError(SAYS_NOTHING) from why
+    if not _fits(plain, Run):
+        raise ValueError(SAYS_NOTHING)
     typed = {
         "identity": RunIdentity(**plain["identity"]),
         "activity_counters": {method: tuple(names) for method, names in plain["activity_counters"].items()},
@@ -414,8 +538,10 @@ def _values(row: EpisodeRow | RoundRow, columns: list[str]) -> list[Any]:
 
 def _plain(columns: list[str], values: Iterable[Any]) -> dict[str, Any]:
     plain = dict(zip(columns, values, strict=True))
-    for name in JSON_COLUMNS & plain.keys():
-        plain[name] = json.loads(plain[name])
+    for name in JSON_COLUMNS.keys() & plain.keys():
+        plain[name] = _load(plain[name])
+        if not _fits(plain[name], JSON_COLUMNS[name]):
+            raise ValueError(f"{name} is {plain[name]!r}")
     for name in BOOLEANS & plain.keys():
         plain[name] = None if plain[name] is None else bool(plain[name])
     return plain

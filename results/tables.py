@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 import textwrap
+from dataclasses import replace
 from typing import NamedTuple
 
 from tabulate import tabulate
 
 from . import stats
 from .compare import Comparison
+from .escaping import in_markdown, visible
 from .groups import BASELINE
 from .leaderboard import Row
 from .pairs import Flip
@@ -63,8 +65,20 @@ class SuiteTables(NamedTuple):
 
 def tables(rows: list[Row]) -> list[SuiteTables]:
     """The tables of each suite, in the order of the rows."""
+    rows = list(map(_visible, rows))
     suites = dict.fromkeys(row.suite for row in rows)
     return [_suite_tables([row for row in rows if row.suite == suite]) for suite in suites]
+
+
+def _visible(row: Row) -> Row:
+    """Returns the row with names and marks that say nothing to a terminal."""
+
+    def marks(of: tuple[Mark, ...]) -> tuple[Mark, ...]:
+        return tuple(Mark(visible(mark.badge), visible(mark.text)) for mark in of)
+
+    names = {name: visible(getattr(row, name)) for name in ("suite", "policy", "method", "latency")}
+    settings = {visible(k): visible(v) if isinstance(v, str) else v for k, v in row.settings.items()}
+    return replace(row, **names, settings=settings, marks=marks(row.marks), run_marks=marks(row.run_marks))
 
 
 def condition(row: Row) -> dict[str, str]:
@@ -431,9 +445,9 @@ def markdown(rows: list[Row]) -> str:
     for suite in tables(rows):
         for table in filter(None, (suite.methods, suite.tasks, suite.rounds, suite.acceptance)):
             columns, *cells = [
-                [cell.replace("|", "\\|").replace("\n", "<br>") for cell in line]
-                for line in (table.columns, *table.cells)
+                [in_markdown(cell).replace("\n", "<br>") for cell in line] for line in (table.columns, *table.cells)
             ]
             body = tabulate(cells, columns, tablefmt="pipe", disable_numparse=True)
-            parts.append("\n\n".join([f"### {table.title}", body, "\n".join(f"- {note}" for note in table.notes)]))
+            notes = "\n".join(f"- {in_markdown(note)}" for note in table.notes)
+            parts.append("\n\n".join([f"### {in_markdown(table.title)}", body, notes]))
     return "\n\n".join(parts) + "\n"

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ...files import write_file
 from ..cache import cache_folder
 from ..errors import SuiteUnavailable
 from ..rendering import mujoco
@@ -126,7 +127,7 @@ def _configure_without_asking() -> None:
     paths = {"benchmark_root": root, "bddl_files": root / "bddl_files", "init_states": root / "init_files"}
     paths |= {"datasets": folder / "datasets", "assets": root / "assets"}
     # YAML includes JSON.
-    (folder / "config.yaml").write_text(json.dumps({key: str(path) for key, path in paths.items()}), encoding="utf-8")
+    write_file(folder / "config.yaml", json.dumps({key: str(path) for key, path in paths.items()}))
     os.environ["LIBERO_CONFIG_PATH"] = str(folder)
 
 

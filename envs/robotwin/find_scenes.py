@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ...files import write_file
 from .bridge import RemoteWorld
 from .seeds import cached, read
 from .source import open_real, open_standin
@@ -67,12 +67,10 @@ def compute(
             print(error, flush=True)
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f"{path.name}.{os.getpid()}")
         rows = ",\n".join(
             f"  {json.dumps(name)}: {json.dumps(scenes)}" for name, scenes in sorted(stored["tasks"].items())
         )
-        draft.write_text(f'{{\n "fingerprint": {json.dumps(dict(key))},\n "tasks": {{\n{rows}\n }}\n}}\n')
-        draft.replace(path)
+        write_file(path, f'{{\n "fingerprint": {json.dumps(dict(key))},\n "tasks": {{\n{rows}\n }}\n}}\n')
         print(f"{task}: {COUNT} scenes", flush=True)
 
 

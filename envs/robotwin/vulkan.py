@@ -16,6 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from ...files import write_file
 from ..errors import SuiteUnavailable
 from .standin.build import MEND as FIX
 
@@ -126,7 +127,7 @@ def _unpack(cache: Path) -> None:
         folder.mkdir(exist_ok=True)
         shutil.copy2(library, folder / library.name)
     icd = {"api_version": "1.4.305", "library_path": str(folder / library.name)}
-    driver(cache).write_text(json.dumps({"file_format_version": "1.0.0", "ICD": icd}), encoding="utf-8")
+    write_file(driver(cache), json.dumps({"file_format_version": "1.0.0", "ICD": icd}))
 
 
 def _download(scratch: Path) -> Path:

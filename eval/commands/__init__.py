@@ -5,14 +5,28 @@ A command returns a dictionary of plain values: what ``--json`` prints (see :mod
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from ...results.store import Store
 
 mixed_option = click.option(
     "--allow-mixed", is_flag=True, help="Compare what other code played, or other runs timed; it is marked."
 )
 json_option = click.option("--json", is_flag=True, expose_value=False, help="End stdout with one line of JSON.")
+
+
+def named(context: click.Context, option: click.Parameter, value: str) -> str:
+    """Refuses an empty name of a folder, which would be the one that the command runs in."""
+    if not value.strip():
+        raise click.BadParameter("the name of the folder is empty", context, option)
+    return value
 
 
 class CommandFailed(Exception):
@@ -34,3 +48,37 @@ class NotForThisPython(CommandFailed):
     """What was requested exists for other versions of Python only. A script may go on without it."""
 
     exit_code = 3
+
+
+class OutputLost(CommandFailed):
+    """Stdout is closed or cannot be written. What was measured is stored nevertheless."""
+
+    exit_code = 4
+
+
+def show(text: str) -> None:
+    """Prints a result on stdout, at once.
+
+    Raises:
+        OutputLost: Stdout does not take it.
+    """
+    if sys.stdout is None:
+        raise OutputLost("the result cannot be printed: stdout is closed")
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        if sys.stdout is sys.__stdout__:  # what is buffered would fail again when Python ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise OutputLost(f"the result cannot be printed to stdout: {error.strerror}") from error
+
+
+def error_lines(stores: Iterable[Store], most: int = 3) -> str:
+    """Returns the most common texts of the episodes that the harness could not measure, one per line."""
+    texts = Counter(
+        (row.error or "").strip().rpartition("\n")[2]
+        for store in stores
+        for row in store.episodes()
+        if row.status == "error"
+    )
+    lines = [f"  {count} x {text}" for text, count in texts.most_common(most)]
+    return "\n".join(lines + [f"  and {len(texts) - most} other errors"] * (len(texts) > most))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import click
 
-from ..spec import BadInput
-from . import json_option, mixed_option
+from ...files import write_file
+from ...results.escaping import visible
+from . import error_lines, json_option, mixed_option, show
 
 
 @click.command()
@@ -29,14 +29,13 @@ def board(
     with ExitStack() as stack:
         stores = [stack.enter_context(Store.open(directory)) for directory in directories]
         rows = leaderboard.board(stores, allow_mixed=allow_mixed)
-        click.echo(tables.markdown(rows) if markdown else tables.text(rows))
+        show(tables.markdown(rows) if markdown else tables.text(rows))
+        if any(row.errors for row in rows):
+            click.echo(f"errors:\n{visible(error_lines(stores), keep=chr(10))}", err=True)
         if html:
             from ...results import report
 
             page = report.render(stores, title=title or ", ".join(directories), allow_mixed=allow_mixed)
-            try:
-                Path(html).write_text(page, encoding="utf-8")
-            except OSError as error:
-                raise BadInput(f"cannot write {html!r}: {error.strerror}") from error
+            write_file(html, page)
             click.echo(f"wrote {html}", err=True)
     return {"board": leaderboard.to_json(rows), "html": html}

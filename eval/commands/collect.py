@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ..spec import BadInput, unknown
-from . import json_option
+from . import json_option, named
 
 
 @click.command()
@@ -24,7 +24,9 @@ from . import json_option
 )
 @click.option("--policy", metavar="NAME|PATH", help="Let this policy act while the expert labels (DAgger).")
 @click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True, help="Worker processes.")
-@click.option("--out", required=True, metavar="DIR", help="Gets one folder per task; folders that exist are kept.")
+@click.option(
+    "--out", required=True, metavar="DIR", callback=named, help="Gets one folder per task; folders that exist are kept."
+)
 @json_option
 def collect(
     suite: str, tasks: str | None, episodes: int, seed: int, policy: str | None, workers: int, out: str
@@ -70,4 +72,5 @@ def collect(
         )
         for task in requested
     ]
+    Path(out).mkdir(parents=True, exist_ok=True)  # what cannot be written is known before anything is recorded
     return {"folders": [str(request.out) for request in requests], "success": collect_all(requests, workers)}

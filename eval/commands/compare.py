@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ..spec import BadInput
-from . import json_option, mixed_option
+from . import json_option, mixed_option, show
 
 
 @click.command()
@@ -30,5 +30,5 @@ def compare(directories: tuple[str, ...], across: str | None, allow_mixed: bool)
             found = comparisons.compare_runs(*stores, allow_mixed=allow_mixed)
         else:
             found = comparisons.compare_across(stores, across, allow_mixed=allow_mixed)
-    click.echo(tables.comparison_text(found))
+    show(tables.comparison_text(found))
     return {"compare": leaderboard.to_json(found)}

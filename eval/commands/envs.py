@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ..spec import unknown
-from . import json_option
+from . import json_option, show
 
 
 @click.command()
@@ -50,12 +50,12 @@ def envs(names: tuple[str, ...]) -> dict[str, Any]:
     ]
     unavailable = {name: reason for name, reason in UNAVAILABLE.items() if name in names or not names}
     if rows:
-        click.echo(tabulate(rows, headers="keys"))
+        show(tabulate(rows, headers="keys"))
     for suite in suites:
         for mark in suite["marks"]:
-            click.echo(f"  {suite['suite']}, {mark}")
+            show(f"  {suite['suite']}, {mark}")
         if names:
-            click.echo("\n".join([f"\nTasks of {suite['suite']}:", *suite["tasks"]]))
+            show("\n".join([f"\nTasks of {suite['suite']}:", *suite["tasks"]]))
     for name, reason in unavailable.items():
-        click.echo(f"  {name}, unavailable: {reason}")
+        show(f"  {name}, unavailable: {reason}")
     return {"suites": suites, "unavailable": unavailable}

@@ -8,8 +8,10 @@ from typing import Any
 
 import click
 
-from ..spec import CLOCKS, DEVICES, DTYPES, BadInput, make_spec, read_toml
-from . import json_option
+from ..spec import CLOCKS, DEVICES, DTYPES, BadInput, make_spec, read_toml, table_of_settings
+from . import CommandFailed, error_lines, json_option, show
+
+MANY = 10_000  # episodes that take a moment to be listed, and hours to be played
 
 
 @click.command("eval")
@@ -47,15 +49,17 @@ def evaluate_command(arguments: list[str], file: str | None, settings: tuple[str
     plain = read_toml(file) if file else {}
     plain |= {name: value for name, value in flags.items() if value is not None}
     if settings:
-        plain["set"] = {**(plain.get("set") or {}), **_pairs(settings)}
+        plain["set"] = {**table_of_settings(plain.get("set", {})), **_pairs(settings)}
     spec = make_spec(plain, registry.suites())
+    if spec.size > MANY:
+        click.echo(f"planning {spec.size} episodes; at a second each they take {spec.size / 3600:.0f} hours", err=True)
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")  # noqa: TID251
     tally = evaluate(spec, registry, command=shlex.join(["replan", *arguments]), started=started)
-    if not tally.episodes:
-        raise click.ClickException(f"no episode could be measured; the errors are in {spec.out}")
     with Store.open(spec.out) as store:
+        if not tally.episodes:
+            raise CommandFailed(f"no episode could be measured:\n{error_lines([store])}")
         rows = leaderboard.board([store])
-    click.echo(tables.text(rows))
+    show(tables.text(rows))
     return {"out": spec.out, **tally._asdict(), "board": leaderboard.to_json(rows)}
 
 

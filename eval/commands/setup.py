@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from ..spec import BadInput, unknown
-from . import CommandFailed, NotForThisPython, json_option
+from . import CommandFailed, NotForThisPython, json_option, show
 
 STDERR = 2  # where the output of other programs goes: stdout belongs to scripts
 
@@ -74,9 +74,12 @@ def setup(name: str) -> dict[str, Any]:
 @click.argument("names", nargs=-1, metavar="[SUITE]...")
 @json_option
 def doctor(names: tuple[str, ...]) -> dict[str, Any]:
-    """Check suites, all by default, and print what fixes them."""
+    """Check suites, all by default, and print what fixes them.
+
+    Exit code 1 means that a suite is broken, or that one that is named is not set up.
+    """
     from ...envs import INSTALLS, UNAVAILABLE
-    from ..probes import run_check
+    from ..probes import NotSetUp, run_check
 
     suites = [*INSTALLS, *UNAVAILABLE]
     for name in names:
@@ -84,6 +87,7 @@ def doctor(names: tuple[str, ...]) -> dict[str, Any]:
             raise unknown("suite", name, suites)
     run_once = functools.cache(run_check)
     problems: dict[str, str | None] = {}
+    unusable: list[str] = []
     for name in names or suites:
         problems[name] = UNAVAILABLE.get(name)
         for check in INSTALLS[name].checks if name in INSTALLS else ():
@@ -92,9 +96,12 @@ def doctor(names: tuple[str, ...]) -> dict[str, Any]:
                 fix = f"; run `replan setup {INSTALLS[name].name}`" if check.packages else ""
                 problems[name] = problem + fix
                 break
-        click.echo(f"{name:{max(map(len, suites))}}  {problems[name] or 'ok'}")
+        else:
+            problem = problems[name]
+        if problem is not None and (names or not isinstance(problem, NotSetUp)):
+            unusable.append(name)
+        show(f"{name:{max(map(len, suites))}}  {problems[name] or 'ok'}")
     result = {"suites": {name: {"ok": problem is None, "problem": problem} for name, problem in problems.items()}}
-    unusable = [name for name, problem in problems.items() if problem is not None]
     if unusable:
         raise CommandFailed(f"not usable here: {', '.join(unusable)}", result)
     return result

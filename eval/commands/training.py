@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ..spec import BadInput
-from . import json_option
+from . import json_option, named
 
 
 @click.command()
@@ -28,7 +28,13 @@ from . import json_option
 @click.option(
     "--workers", type=click.IntRange(min=1), default=2, show_default=True, help="Processes that share a batch."
 )
-@click.option("--out", required=True, metavar="DIR", help="An interrupted training is resumed by the same command.")
+@click.option(
+    "--out",
+    required=True,
+    metavar="DIR",
+    callback=named,
+    help="An interrupted training is resumed by the same command.",
+)
 @json_option
 def train(
     folders: tuple[str, ...],

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from . import CommandFailed, json_option
+from . import CommandFailed, json_option, show
 
 
 @click.command()
@@ -27,7 +27,7 @@ def verify(directory: str, cells: int, workers: int) -> dict[str, Any]:
     from ..verify import verify as play_again
 
     replays = play_again(directory, Registry(), cells=cells, workers=workers)
-    click.echo(
+    show(
         tabulate(
             [
                 {

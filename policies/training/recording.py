@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ...files import write_file
 from ..checkpoint import from_plain
 
 ORIGIN = "origin.json"
@@ -70,13 +73,16 @@ class Frames:
         Args:
             path: The folder.
             origin: What it was recorded with, as JSON values.
+
+        Raises:
+            OSError: It cannot be written.
         """
         partial = path.with_name(f"{path.name}.partial")
         partial.mkdir(parents=True, exist_ok=True)
         for name in ARRAYS:
-            np.save(partial / f"{name}.npy", getattr(self, name))
-        (partial / "conventions.json").write_text(json.dumps(asdict(self.conventions), indent=1))
-        (partial / ORIGIN).write_text(json.dumps(origin, indent=1))
+            _save(partial / f"{name}.npy", getattr(self, name))
+        write_file(partial / "conventions.json", json.dumps(asdict(self.conventions), indent=1))
+        write_file(partial / ORIGIN, json.dumps(origin, indent=1))
         partial.rename(path)
 
     @staticmethod
@@ -90,3 +96,12 @@ class Frames:
         conventions = from_plain(Conventions, plain)
         arrays = {name: np.load(path / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
         return Frames(**arrays, conventions=conventions)
+
+
+def _save(path: Path, array: np.ndarray) -> None:
+    """Writes an array; ``numpy.save`` alone does not say which file it was, nor that the disk is full."""
+    try:
+        np.save(path, array)
+    except OSError as error:
+        number = error.errno or errno.ENOSPC
+        raise OSError(number, os.strerror(number), str(path)) from error

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 from torch.multiprocessing.spawn import spawn
 from tqdm import tqdm
 
+from ...files import write_file
 from .. import checkpoint
 from ..model import Inputs
 from ..pi0 import TINY, TINY_COARSE, Pi0, Pi0Config, Pi0Processor
@@ -128,7 +128,7 @@ def train(folders: list[Path], out: Path, recipe: Recipe, start: Path | None = N
         raise ValueError(
             f"{out} holds a training with other {', '.join(changed)}; choose another folder or the same values"
         )
-    note.write_text(json.dumps(plan, indent=1))
+    write_file(note, json.dumps(plan, indent=1))
     rendezvous = out / "rendezvous"
     rendezvous.unlink(missing_ok=True)
     spawn(_work, (workers, rendezvous, folders, out, recipe, start), nprocs=workers)
@@ -234,18 +234,16 @@ def _keep(
     processor: Pi0Processor,
     card: dict[str, Any],
 ) -> None:
-    """Writes training state and checkpoint through temporary files: a kill leaves the last ones whole."""
+    """Writes training state and checkpoint; a kill leaves the last ones whole."""
     state = {f"model.{name}": value for name, value in model.state_dict().items()}
     state |= {f"averaged.{name}": value for name, value in averaged.items()}
     for number, moments in optimizer.state_dict()["state"].items():
         state |= {f"optimizer.{number}.{name}": value for name, value in moments.items()}
-    save_file(state, out / "state.tmp", {"step": str(step)})
-    os.replace(out / "state.tmp", out / STATE)
+    write_file(out / STATE, save(state, {"step": str(step)}))
     final = Pi0(model.config)
     final.load_state_dict(averaged)
     header = checkpoint.Header("pi0", asdict(model.config), asdict(processor), card)
-    checkpoint.save(out / "policy.tmp", header, final)
-    os.replace(out / "policy.tmp", out / IN_FOLDER)
+    checkpoint.save(out / IN_FOLDER, header, final)
 
 
 def _restore(path: Path, model: Pi0, averaged: dict[str, Tensor], optimizer: torch.optim.Optimizer) -> int:

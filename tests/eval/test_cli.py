@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import select
+import shutil
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from fake import FakeRegistry
 from replan.eval.cli import main
 from replan.results.schema import Mark
-from replan.results.store import Store
+from replan.results.store import Store, StoreUnavailable
 
 
 @pytest.fixture
@@ -28,6 +32,21 @@ def replan(monkeypatch, capsys):
         return end.value.code, out, err
 
     return call
+
+
+def children(pid):
+    """Processes that a process has started and that still run, theirs included."""
+    found = []
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        found += [int(child), *children(int(child))]
+    return found
+
+
+def runs(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def last_line(out):
@@ -152,6 +171,142 @@ def test_bad_input_exits_with_2_and_names_the_value_also_in_json(replan, tmp_pat
     assert "Traceback" not in err
 
 
+def test_settings_of_the_file_that_are_no_table_are_refused_also_with_a_flag(replan, tmp_path):
+    (tmp_path / "run.toml").write_text('suite = "belt"\nset = 5\n')
+    code, _, err = replan("eval", "--spec", tmp_path / "run.toml", "--set", "speed=1", "--out", tmp_path / "run")
+    assert (code, err) == (2, "error: set must be a table such as {speed = [6, 10]}, not 5\n")
+
+
+@pytest.mark.parametrize("path", ["n" * 300, "n" * 3000, "d/" * 3000, "", "a\0b", "x\udcff", "/dev/null/x"])
+@pytest.mark.parametrize("command", [["eval", "--suite", "belt", "--out"], ["board"], ["collect", "--suite", "conveyor",
+    "--episodes", "1", "--out"], ["eval", "--out", "run", "--spec"], ["eval", "--out", "run", "--clock", "realtime",
+    "--suite", "belt", "--latency"]])  # fmt: skip
+def test_a_path_that_cannot_be_one_is_bad_input(replan, tmp_path, monkeypatch, command, path):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = replan(*command[:-1], command[-1], f"trace:{path}" if "--latency" in command else path, "--json")
+    assert (code, err.lower().count("error: ")) == (2, 1), err
+    assert len(err) < 1000 and "Traceback" not in err
+    assert last_line(out)["error"] in err.replace("\\\\", "\\")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_page_that_cannot_be_written_leaves_the_old_one(replan, tmp_path, monkeypatch):
+    replan("eval", "--suite", "belt", "--episodes", 1, "--out", tmp_path)
+    page = tmp_path / "page.html"
+    page.write_text("old")
+    assert replan("board", tmp_path, "--html", page, "--title", "x\udcff")[0] == 2
+
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", refuse)
+        code, out, err = replan("board", tmp_path, "--html", page, "--json")
+    assert (code, last_line(out)["error"]) == (4, f"{str(page)!r}: No space left on device")
+    assert page.read_text() == "old" and sorted(os.listdir(tmp_path)) == ["episodes.db", "page.html"]
+    assert replan("board", tmp_path, "--html", tmp_path / "none" / "page.html")[0] == 2
+
+
+MEASURED = ["eval", "--suite", "belt", "--method", "draft", "--episodes", 2, "--clock", "realtime", "--json", "--out"]
+
+
+def test_a_disk_that_is_full_for_the_trace_too_is_called_that(replan, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise StoreUnavailable("episodes.db: database or disk is full")
+
+    monkeypatch.setattr(Store, "add", refuse)
+    monkeypatch.setattr("replan.eval.runner.write_trace", lambda *_: open("/dev/full", "wb", 0).write(b"x"))
+    code, out, err = replan(*MEASURED, tmp_path)
+    assert (code, last_line(out)["error"]) == (4, "episodes.db: database or disk is full")
+    assert "Traceback" not in err
+
+
+def test_a_folder_in_the_place_of_the_trace_is_refused_before_anything_is_measured(replan, tmp_path):
+    (tmp_path / "trace.jsonl").mkdir()
+    code, out, _ = replan(*MEASURED, tmp_path)
+    assert code == 2 and "trace.jsonl' is a folder" in last_line(out)["error"]
+    assert os.listdir(tmp_path) == ["trace.jsonl"]
+
+
+def test_a_run_directory_that_is_deleted_ends_the_run_with_the_reason(replan, tmp_path, monkeypatch):
+    add = Store.add
+
+    def delete_first(store, row):
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        add(store, row)
+
+    monkeypatch.setattr(Store, "add", delete_first)
+    code, out, err = replan("eval", "--suite", "belt", "--episodes", 3, "--out", tmp_path / "run", "--json")
+    assert code == 4 and "was moved or deleted while it was written" in last_line(out)["error"]
+    assert "Traceback" not in err
+
+
+def fake(*arguments, **options):
+    """Runs the fake command line in a process of its own; returns exit code, stdout and stderr."""
+    command = [sys.executable, str(Path(__file__).with_name("fake_cli.py")), *map(str, arguments)]
+    done = subprocess.run(command, **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options})
+    return done.returncode, done.stdout or b"", done.stderr or b""
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "ascii", "utf-8"])
+def test_a_terminal_without_the_tables_characters_gets_others(tmp_path, encoding):
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    arguments = ["eval", "--suite", "belt", "--method", "dense,draft", "--episodes", 1, "--out", tmp_path / "rün"]
+    code, out, err = fake(*arguments, "--json", env=environment)
+    assert code == 0, err
+    assert json.loads(out.splitlines()[-1].decode("ascii"))["out"] == str(tmp_path / "rün")
+    assert b"draft" in out and b"Traceback" not in err
+
+
+@pytest.mark.parametrize("arguments", [["envs"], ["envs", "--json"], ["board", "RUN"]])
+@pytest.mark.parametrize("stdout", ["full", "closed", "broken pipe"])
+def test_stdout_that_takes_nothing_is_one_sentence(replan, tmp_path, arguments, stdout):
+    if "RUN" in arguments:
+        replan("eval", "--suite", "belt", "--episodes", 1, "--out", tmp_path)
+        arguments = ["board", tmp_path]
+    with ExitStack() as stack:
+        if stdout == "full":
+            options = {"stdout": stack.enter_context(open("/dev/full", "wb"))}
+        elif stdout == "closed":
+            options = {"stdout": None, "preexec_fn": lambda: os.close(1)}
+        else:
+            reading, writing = os.pipe()
+            os.close(reading)
+            stack.callback(os.close, writing)
+            options = {"stdout": writing}
+        code, _, err = fake(*arguments, **options)
+    assert code == 4 and err.count(b"\n") in (1, 2) and b"stdout" in err, err
+
+
+HOSTILE = "a\x1b[31m\nb|<script>[x](javascript:1)`*"
+
+
+def test_names_neither_drive_a_terminal_nor_leave_their_place_on_a_page(replan, tmp_path):
+    run = tmp_path / "run"
+    assert replan("eval", "--suite", "belt", "--episodes", 1, "--policy", HOSTILE, "--out", run)[0] == 0
+    _, text, _ = replan("board", run)
+    assert "\x1b" not in text and "a\\x1b[31m\\nb|<script>" in text.replace("\n  ", "")
+    _, markdown, _ = replan("board", run, "--markdown")
+    assert "\x1b" not in markdown and "<script>" not in markdown and "x](javascript" not in markdown
+    assert "a\\\\x1b" in markdown and "b\\|&lt;script&gt;" in markdown
+    assert replan("board", run, "--html", tmp_path / "page.html", "--title", HOSTILE)[0] == 0
+    assert "<script>" not in (tmp_path / "page.html").read_text()
+    for wrong in (["board", f"{HOSTILE}/none"], ["eval", f"--{HOSTILE}"], ["eval", "--suite", HOSTILE, "--out", "x"]):
+        code, _, err = replan(*wrong)
+        assert code == 2 and "\x1b" not in err
+
+
+def test_errors_of_a_run_that_measured_nothing_are_shown(replan, tmp_path):
+    replan("eval", "--suite", "crash", "--task", "abort", "--episodes", 1, "--out", tmp_path)
+    code, _, err = replan("board", tmp_path)
+    assert code == 0 and "1 x the worker was killed by SIGABRT" in err
+
+
+def test_version_is_said(replan):
+    code, out, _ = replan("--version")
+    assert (code, out.split()[0]) == (0, "replan")
+
+
 def test_directory_without_a_run_is_bad_input(replan, tmp_path):
     code, out, _ = replan("board", tmp_path, "--json")
     assert (code, last_line(out)["kind"]) == (2, "StoreMissing")
@@ -204,14 +359,17 @@ def test_envs_lists_the_tasks_of_the_suites_that_are_named(replan):
     assert (code, last_line(out)["error"]) == (2, "unknown suite 'bellt'; did you mean 'belt'?")
 
 
-def test_interrupted_run_says_so_and_the_same_command_resumes(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_interrupted_run_says_so_and_the_same_command_resumes(tmp_path, number, code, word):
     run = [sys.executable, str(Path(__file__).with_name("fake_cli.py")), "eval", "--suite", "belt", "--method", "slow"]
     run += ["--episodes", "8", "--out", str(tmp_path / "run"), "--json"]
     # A shell's background jobs, and so their children, ignore Ctrl-C: a terminal's do not.
     process = subprocess.Popen(
         run,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
@@ -225,10 +383,18 @@ def test_interrupted_run_says_so_and_the_same_command_resumes(tmp_path):
             process.wait(0.05)
         except subprocess.TimeoutExpired:
             continue
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate()
-    assert process.returncode == 130
-    assert last_line(out)["error"] == "interrupted"
+    workers = children(process.pid)
+    process.send_signal(number)
+    out, err = process.communicate()
+    assert process.returncode == code
+    assert last_line(out)["error"] == word
+    assert f"{word}; the same command resumes" in err and "Traceback" not in err
+    assert workers
+    for _ in range(200):  # Python's own resource tracker ends a moment after the process that it serves
+        if not any(map(runs, workers)):
+            break
+        select.select([], [], [], 0.05)
+    assert not any(map(runs, workers))
     resumed = subprocess.run(run, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
     assert last_line(resumed.stdout)["episodes"] == 8
     with Store.open(tmp_path / "run") as store:

@@ -193,15 +193,18 @@ def test_replay_that_left_the_recording_says_where(tmp_path, fields, message):
         read_trace(tmp_path / "t").of(call(**fields))
 
 
-@pytest.mark.parametrize("line", ["[]", "{", '{"cell": "c", "method": "m"}', '{"cell":"c","method":"m","rounds":[1]}'])
+@pytest.mark.parametrize(
+    "line", ["[]", "{", "[" * 200_000, '{"cell": "c", "method": "m"}', '{"cell":"c","method":"m","rounds":[1]}']
+)
 def test_file_that_is_no_trace_is_refused_with_its_line(tmp_path, line):
     (tmp_path / "t").write_text('{"cell": "c", "method": "m", "rounds": []}\n' + line + "\n")
     with pytest.raises(BadInput, match="line 2 is not an episode"):
         read_trace(tmp_path / "t")
 
 
-def test_negative_recorded_latency_is_refused(tmp_path):
-    (tmp_path / "t").write_text('{"cell": "c", "method": "m", "rounds": [["full", -1]]}\n')
+@pytest.mark.parametrize("ns", [-1, 10**30])
+def test_recorded_latency_that_no_robot_can_have_is_refused(tmp_path, ns):
+    (tmp_path / "t").write_text(f'{{"cell": "c", "method": "m", "rounds": [["full", {ns}]]}}\n')
     with pytest.raises(BadInput, match="negative"):
         read_trace(tmp_path / "t")
 

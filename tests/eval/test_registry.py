@@ -81,9 +81,9 @@ def test_policy_fits_the_spaces_that_it_was_made_for_and_says_why_it_does_not_fi
     image = spaces.Box(0, 255, (256, 256, 3), np.uint8)
     views = {"agentview": image, "wrist": image, "state": spaces.Box(-1, 1, (8,)), "instruction": spaces.Text(9)}
     assert incompatibilities(spaces.Dict(views), spaces.Box(-1, 1, (14,))) == [
-        "it has no camera 'third', but ['agentview', 'wrist']",
-        f"its state is (8,), not ({TINY.state_dim},)",
-        f"its action is (14,), not ({TINY.action_dim},)",
+        "the suite has no camera 'third', but ['agentview', 'wrist']",
+        f"the suite's state is (8,), the policy's ({TINY.state_dim},)",
+        f"the suite's action is (14,), the policy's ({TINY.action_dim},)",
     ]
 
 

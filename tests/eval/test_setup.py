@@ -132,6 +132,26 @@ def test_doctor_has_one_line_per_suite_with_the_fix(replan, checks):
     assert checks.read_text() == "x"  # what does not depend on the suite is checked once
 
 
+def test_a_suite_that_nobody_set_up_is_a_note_unless_it_is_named(replan, install):
+    for name in {each.name for each in INSTALLS.values()}:
+        install(name, checks=(FINE,))
+    unconfigured = Check("import os, sys; print('name a folder', file=sys.stderr, flush=True); os._exit(3)")
+    install("robotwin", checks=(unconfigured,))
+    install("libero", checks=(Check("import nosuch_simulator"),))
+    code, out, err = replan("doctor")
+    assert (code, err) == (0, "")
+    assert any(line.startswith("robotwin-real") and line.endswith("name a folder") for line in out)
+    assert any(line.startswith("libero_goal") and "No module named 'nosuch_simulator'" in line for line in out)
+    assert replan("doctor", "robotwin")[0] == replan("doctor", "conveyor", "libero_goal")[0] == 1
+
+
+def test_the_first_observation_tells_what_is_not_configured_from_what_is_broken(monkeypatch):
+    monkeypatch.delenv("REPLAN_ROBOTWIN_ROOT", raising=False)
+    problem = run_check(FIRST_OBSERVATION, "robotwin-real")
+    assert isinstance(problem, probes.NotSetUp) and "REPLAN_ROBOTWIN_ROOT" in problem
+    assert not isinstance(run_check(FIRST_OBSERVATION, "no such suite"), probes.NotSetUp)
+
+
 def test_doctor_checks_the_suites_that_are_named(replan, checks):
     assert replan("doctor", "conveyor") == (0, [f"{'conveyor':{max(map(len, SUITES))}}  ok"], "")
     code, out, _ = replan("doctor", "libero_gaol", "--json")

@@ -44,12 +44,20 @@ def test_true_and_false_are_read_as_words():
         ({"set": {"speed": [6, 6.0]}}, "setting 'speed' needs values that differ"),
         ({"set": {"speed": []}}, "setting 'speed' needs values that differ"),
         ({"set": ["speed"]}, "set must be a table"),
-        ({"episodes": 0}, "episodes must be a whole number from 1 to 1000000000, not 0"),
+        ({"episodes": 0}, "episodes must be a whole number from 1 to 200000, not 0"),
         ({"episodes": True}, "episodes must be a whole number"),
         ({"workers": 1.5}, "workers must be a whole number from 1 to 1024, not 1.5"),
         ({"seed": 2**63}, "seed must be a whole number"),
         ({"seed": -1}, "seed must be a whole number from 0 to 9007199254740992, not -1"),
-        ({"timeout": float("nan")}, "timeout must be a positive number"),
+        ({"timeout": float("nan")}, "timeout must be a number of seconds above 0"),
+        ({"timeout": 10**400}, "timeout must be a number of seconds above 0"),
+        ({"episodes": 10**9}, "episodes must be a whole number from 1 to 200000, not 1000000000"),
+        ({"episodes": 10**5, "method": "a,b,c"}, "are 300000, more than the 200000 of one run; give fewer --episodes"),
+        ({"episodes": 10**5, "set": {"speed": "1,2,3"}}, "under 3 combinations of settings are 300000"),
+        ({"method": "flash:delta=0.1,refresh=4"}, "'refresh=4' is not a method: commas separate methods; an option"),
+        ({"method": "dp_cache:keep=0,1"}, "'1' is not a method: commas separate methods"),
+        ({"out": "a\0b"}, "out must be text, not 'a\\x00b'"),
+        ({"suite": "x" * 5000}, "unknown suite"),
         ({"method": "dense,dense"}, "method 'dense' is given twice"),
         ({"method": 3}, "method must be a name or a list of names, not 3"),
         ({"method": ""}, "at least one suite and one method"),
@@ -68,6 +76,7 @@ def test_bad_value_is_named(fields, message):
     with pytest.raises(BadInput) as error:
         make_spec({"suite": "belt", "out": "runs/x", **fields}, SUITES)
     assert message in str(error.value)
+    assert len(str(error.value)) < 500
 
 
 @pytest.mark.parametrize(
@@ -111,6 +120,42 @@ def test_unreadable_specification_is_named(tmp_path):
     (tmp_path / "broken.toml").write_text("suite = [")
     with pytest.raises(BadInput, match=r"broken\.toml' is not TOML"):
         read_toml(tmp_path / "broken.toml")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"suite = " + b"[" * 50_000, "nested too deeply"),
+        (b"a" + b".a" * 20_000 + b" = 1", "nested too deeply"),
+        (b"episodes = " + b"1" * 10_000, "is not TOML"),
+        (b"suite = '\xff'", "is not TOML"),
+        (b"#" * (1 << 17), "longer than 65536 bytes"),
+    ],
+)
+def test_specification_that_cannot_be_read_is_one_sentence(tmp_path, content, message):
+    (tmp_path / "run.toml").write_bytes(content)
+    with pytest.raises(BadInput, match=message) as error:
+        read_toml(tmp_path / "run.toml")
+    assert str(tmp_path) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_specification_without_an_end_or_that_is_a_folder_is_refused(tmp_path):
+    with pytest.raises(BadInput, match="longer than"):
+        read_toml("/dev/zero")
+    with pytest.raises(BadInput, match="Is a directory"):
+        read_toml(tmp_path)
+
+
+def test_deeply_nested_values_are_refused_with_a_short_message():
+    value = 1
+    for _ in range(100_000):
+        value = [value]
+    for field in ("set", "episodes", "suite", "out", "policy", "timeout"):
+        with pytest.raises(BadInput) as error:
+            make_spec({"suite": "belt", "out": "x", field: value}, SUITES)
+        assert len(str(error.value)) < 500
+    with pytest.raises(BadInput):
+        make_spec({"suite": "belt", "out": "x", "set": {"speed": value}}, SUITES)
 
 
 def test_plain_form_can_be_read_again():

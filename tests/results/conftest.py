@@ -48,7 +48,6 @@ def build_episode(method: str = "dense", cell: int = 0, success: bool | None = T
         latency="zero",
         status="done",
         success=success,
-        steps=100,
         sim_ns=5_000 * MS,
         outcome="success" if success else "lost",
         manifest={"init_state": f"state-{cell}", "step_budget": 200},
@@ -61,6 +60,9 @@ def build_episode(method: str = "dense", cell: int = 0, success: bool | None = T
         weights="f00d" if changes.get("policy", "pi0-tiny") == "pi0-tiny" else f"weights of {changes['policy']}",
     )
     values.update(changes)
+    rounds = values["rounds"]
+    if "steps" not in values:  # a row is refused whose rounds do not end at its last step
+        values["steps"] = rounds[-1].control_step + rounds[-1].executed if isinstance(rounds, tuple) and rounds else 30
     address = [values[name] for name in ("suite", "task", "init_state", "seed", "settings")]
     values.setdefault("cell", hashlib.sha256(repr(address).encode()).hexdigest()[:16])
     measured = [values[name] for name in ("cell", "weights", "method", "code", "clock", "latency")]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import shutil
@@ -8,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +23,7 @@ from replan.results.store import (
     InvalidEpisode,
     SpecMismatch,
     StoreMissing,
+    StoreUnavailable,
     StoreUnreadable,
     StoreVersion,
 )
@@ -47,7 +50,7 @@ def test_an_episode_comes_back_as_it_was_written(written, make):
 
 def test_every_field_of_the_schema_is_kept(written, make):
     """A field that gets a default and no column would otherwise be lost in silence."""
-    values = dict(settings={"a": 1}, counters={"b": 2.0}, manifest={"c": "d"}, retries=4, steps=5, sim_ns=6)
+    values = dict(settings={"a": 1}, counters={"b": 2.0}, manifest={"c": "d"}, retries=4, steps=20, sim_ns=6)
     row = make.episode("flash", 7, False, seed=8, clock="realtime", latency="fixed:9ms", outcome="time", **values)
     where = dict(dtype="bfloat16", device="H200", machine="m")
     row = dataclasses.replace(row, success_at_end=True, failure="no action", code={"suite": "5"}, weights="w", **where)
@@ -388,6 +391,139 @@ def test_a_truncated_database_is_refused(tmp_path, written, make):
     (truncated / FILE).write_bytes(store.path.read_bytes()[: 3 * 4096])
     with pytest.raises(StoreUnreadable):
         Store.open(truncated)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE episodes SET manifest = '{'",
+        "UPDATE episodes SET manifest = 'null'",
+        "UPDATE episodes SET manifest = CAST(x'7bff7d' AS TEXT)",
+        "UPDATE episodes SET counters = '[1]'",
+        """UPDATE episodes SET counters = '{"drafts": "many"}'""",
+        """UPDATE episodes SET counters = '{"drafts": NaN}'""",
+        """UPDATE episodes SET code = '{"suite": 1}'""",
+        f"UPDATE episodes SET settings = '{200_000 * '['}'",
+        """UPDATE rounds SET stages_ns = '{"encode": 1.5}'""",
+        'DELETE FROM rounds WHERE "index" = 0',
+        'DELETE FROM rounds WHERE "index" = 1',
+        "UPDATE episodes SET key = 'another'",
+        "ALTER TABLE episodes DROP COLUMN weights",
+        "ALTER TABLE rounds ADD COLUMN accepted_twice INTEGER",
+        "DROP TABLE rounds",
+        "PRAGMA user_version = 1",
+        "PRAGMA user_version = 2",
+        "PRAGMA user_version = 3",
+        "UPDATE runs SET run = '[]'",
+        "UPDATE runs SET run = json_set(run, '$.spec', NULL)",
+        "UPDATE runs SET run = json_set(run, '$.marks', json('[1]'))",
+        f"UPDATE runs SET run = '{200_000 * '['}'",
+    ],
+)
+def test_damaged_content_is_refused_with_the_name_of_the_file(tmp_path, make, change):
+    begin(tmp_path, make, make.run())
+    connection = sqlite3.connect(tmp_path / FILE)
+    connection.execute(change)
+    connection.commit()
+    connection.close()
+    with pytest.raises(StoreUnreadable) as error:
+        with Store.open(tmp_path) as store:
+            store.episodes()
+    assert str(tmp_path / FILE) in str(error.value)
+    assert len(str(error.value)) < 600 and "\n" not in str(error.value)
+
+
+def test_a_full_disk_is_called_that_and_is_no_damage(tmp_path, make):
+    with Store.start(tmp_path, make.run()) as store:
+        (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
+        store._connection.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(StoreUnavailable, match=r"episodes\.db: database or disk is full"):
+            for cell in range(100):
+                store.add(make.episode(cell=cell))
+        kept = store.episodes()
+    with Store.start(tmp_path, make.run()) as store:
+        assert store.episodes() == kept
+        store.add(make.episode(cell=200))
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_a_disk_that_refuses_is_told_from_a_wrong_directory(tmp_path, make, monkeypatch, number):
+    def refuse(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("pathlib.Path.mkdir", refuse)
+    with pytest.raises(StoreUnavailable, match=os.strerror(number)):
+        Store.start(tmp_path / "run", make.run())
+    monkeypatch.undo()
+    with pytest.raises(StoreError) as error:
+        Store.start(tmp_path / ("n" * 300), make.run())
+    assert not isinstance(error.value, StoreUnavailable)
+
+
+@pytest.fixture
+def holds(tmp_path, monkeypatch):
+    """Returns a function that takes a lock of the store as another process does, and gives it back 0.3 s later."""
+    monkeypatch.setattr("replan.results.store.PATIENCE", 0.05)
+
+    def hold(*statements):
+        other = sqlite3.connect(tmp_path / FILE, isolation_level=None, check_same_thread=False)
+        for statement in statements:
+            other.execute(statement).fetchall()
+        threading.Timer(0.3, other.close).start()
+
+    return hold
+
+
+WRITES, READS = ("BEGIN IMMEDIATE",), ("BEGIN", "SELECT * FROM episodes")
+
+
+@pytest.mark.parametrize("lock", [WRITES, READS, ("BEGIN EXCLUSIVE",)])
+def test_a_start_waits_for_another_process_and_says_so(tmp_path, make, holds, capsys, lock):
+    begin(tmp_path, make, make.run())
+    holds(*lock)
+    with Store.start(tmp_path, make.run()) as store:
+        store.add(make.episode(cell=1))
+    assert f"waiting for another process that holds {tmp_path / FILE}" in capsys.readouterr().err
+
+
+def test_an_episode_waits_for_another_writer_and_is_not_lost(tmp_path, make, holds, capsys):
+    with Store.start(tmp_path, make.run()) as store:
+        holds(*WRITES)
+        store.add(make.episode(cell=1))
+        assert len(store.episodes()) == 1
+    assert "waiting for another process" in capsys.readouterr().err
+
+
+def test_a_reader_keeps_no_run_from_writing_or_ending(tmp_path, make, holds, capsys):
+    with Store.start(tmp_path, make.run()) as store:
+        store.add(make.episode(cell=1))
+        holds(*READS)
+        store.add(make.episode(cell=2))
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("change", [shutil.rmtree, lambda folder: folder.rename(folder.with_name("moved"))])
+def test_a_run_whose_directory_goes_away_ends_at_the_next_episode(tmp_path, make, change):
+    with Store.start(tmp_path / "run", make.run()) as store:
+        store.add(make.episode(cell=1))
+        change(tmp_path / "run")
+        with pytest.raises(StoreUnavailable, match="moved or deleted"):
+            store.add(make.episode(cell=2))
+    if (tmp_path / "moved").exists():
+        with Store.start(tmp_path / "moved", make.run()) as store:
+            assert len(store.episodes()) == 1
+
+
+def test_a_killed_run_in_a_folder_that_may_not_be_written_says_what_to_copy(tmp_path, make, monkeypatch):
+    begin(tmp_path, make, make.run())
+    (tmp_path / f"{FILE}-wal").touch()
+
+    def refuse(*_, **__):
+        raise sqlite3.OperationalError("unable to open database file")
+
+    monkeypatch.setattr("replan.results.store.sqlite3.connect", refuse)
+    with pytest.raises(StoreUnavailable, match=r"a run that was killed.* copy the folder, with episodes\.db-wal"):
+        Store.open(tmp_path)
 
 
 # The child writes two episodes, begins a third and stops in the middle of its rounds, inside the transaction.

@@ -1,0 +1,28 @@
+"""A part of `make fuzz`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+fuzz = pytest.importorskip("fuzz")  # tools/ is not part of the package
+
+SEED, COUNT = 0, 40
+
+
+@pytest.mark.slow
+def test_hostile_input_ends_with_a_sentence():
+    cases = list(fuzz.run_cases(SEED, range(COUNT), workers=2))
+    assert [case for case in cases if case.fault is not None] == []
+    assert {case.kind for case in cases} == {kind.__name__ for kind in fuzz.KINDS}
+    assert {case.code for case in cases} >= {0, 2}  # some are accepted: what is refused for its form proves little
+
+
+def test_a_fault_is_seen():
+    assert fuzz._fault(1, '{"error": "x"}', "error: x\n") == "exit code 1"
+    assert fuzz._fault(2, '{"error": "x"}', "Traceback\n") == "a traceback or an escape sequence"
+    assert fuzz._fault(2, '{"error": "x"}', "a\n" * 9) == "9 lines on stderr"
+    assert fuzz._fault(2, '{"error": "x"}', "error: x\n") is None
