@@ -320,12 +320,10 @@ def test_directory_with_another_run_is_bad_input(replan, tmp_path):
 
 
 def test_run_without_any_measured_episode_exits_with_1(replan, tmp_path):
-    code, out, err = replan(
-        "eval", "--suite", "belt", "--method", "raise", "--episodes", 1, "--out", tmp_path, "--json"
-    )
+    code, out, err = replan("eval", "--suite", "crash", "--task", "abort", "--episodes", 1, "--out", tmp_path, "--json")
     assert code == 1
-    assert "no episode could be measured" in last_line(out)["error"]
-    assert "the policy tripped" in err
+    assert "no episode could be measured:\n  1 x the worker was killed by SIGABRT" in last_line(out)["error"]
+    assert "killed by SIGABRT" in err
 
 
 def test_unexpected_error_exits_with_1_and_shows_its_traceback(replan, monkeypatch):
