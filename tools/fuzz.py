@@ -234,13 +234,14 @@ def _flipped(rng: np.random.Generator, data: bytes) -> bytes:
 def _build_only(spec: Any, jobs: Any, record: Any, host: Any, registry: Any, **_: Any) -> None:
     """What takes the place of :func:`replan.eval.runner.run`: all that it does before the first episode."""
     from replan.eval import workers
+    from replan.eval.journal import Journal
     from replan.eval.spec import BadInput
     from replan.results.store import Store
 
     Store.start(spec.out, record).close()
     workers._worker = None
-    workers._setup = registry, spec, host
-    refusal = workers.build([jobs[0].cell])
+    workers._setup = registry, spec, host, Journal()
+    refusal = workers._build([jobs[0].cell])
     if refusal is not None:
         raise (BadInput if refusal.bad_input else RuntimeError)(refusal.text)
     sys.exit(0)
