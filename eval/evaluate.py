@@ -12,9 +12,9 @@ from ..results.store import Store, StoreError
 from . import provenance
 from .cells import Actor, Cell, Job, address, make_cells, make_jobs
 from .clock import check_routes, parse_latency
+from .rows import Host
 from .runner import run
 from .spec import BadInput, Spec
-from .worker import Host
 
 if TYPE_CHECKING:
     from .registry import MethodInfo, PolicyInfo, Registry
@@ -130,7 +130,7 @@ def make_plan(spec: Spec, registry: Registry, *, command: str, started: str, cel
 def _actor(policy: PolicyInfo, method: MethodInfo) -> Actor:
     digests = sorted(policy.files.sha256.values())
     return Actor(
-        weights=digests[0] if len(digests) == 1 else address(digests),
+        weights=digests[0] if len(digests) == 1 else address(digests) if digests else "",
         files=tuple(method.files.sha256.values()),
         code={"policy": policy.code, "method": method.code},
         ordered=method.ordered,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 # What an episode is, besides its suite. Not what these import: how an episode is requested or stored decides nothing.
-EPISODE = ("replan.eval.cells", "replan.eval.clock", "replan.eval.worker", "replan.envs.realtime")
+EPISODE = tuple(f"replan.{name}" for name in ("envs.realtime", "eval.cells", "eval.clock", "eval.rows", "eval.worker"))
 AGENT = ("replan.policies.agent", "replan.policies.policy")
 
 

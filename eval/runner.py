@@ -37,8 +37,9 @@ from ..results.store import FILE, Store, StoreError
 from .cells import address, make_batches, make_chains
 from .claims import claim_directory
 from .clock import write_trace
+from .rows import INVALID_ACTION, RAISED, TIMEOUT, Host, abandoned, failed
 from .spec import BadInput, RunStopped
-from .worker import BUILDING, INVALID_ACTION, RAISED, TIMEOUT, Host, abandoned, failed
+from .worker import BUILDING
 from .workers import LocalWorker, local_workers, loss
 
 if TYPE_CHECKING:

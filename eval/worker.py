@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-import operator
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +16,24 @@ from ..results.groups import BASELINE
 from ..results.schema import EpisodeRow, RoundRow
 from .cells import address
 from .clock import FinishedRound, Measured, parse_latency
-from .journal import Entry, Journal
+from .journal import Journal
+from .rows import (
+    INVALID_ACTION,
+    RAISED,
+    ActionError,
+    Host,
+    Played,
+    bool_or_none,
+    checked_action,
+    count_of,
+    entry_of,
+    failed,
+    finite,
+    manifest_of,
+    name_of,
+    route_of,
+    text_of,
+)
 from .spec import BadInput
 
 if TYPE_CHECKING:
@@ -31,16 +47,6 @@ WARMUP_SEEDS = 4  # seeds tried until every route of the method has been taken: 
 WARMUP_ACTS = 1000  # within which an agent has to make a round
 REPLAYS = 2  # times that an episode is played again because a route was cold in it
 COMPARED = 5  # one round in this many is compared with the dense policy: dense_error costs a dense round each time
-LONGEST_TEXT = 2000  # characters of an exception's text that a row keeps
-
-# Outcomes of episodes that the policy or its method ended by a fault of its own; an environment has others.
-INVALID_ACTION = "invalid action"  # it returned something that is no action
-RAISED = "raised"  # it raised an exception, or took its process down
-TIMEOUT = "timeout"  # it did not return in time
-
-
-class ActionError(ValueError):
-    """The agent returned something that is not an action of the environment: a failure of the policy."""
 
 
 class AgentError(Exception):
@@ -51,24 +57,8 @@ class NoRound(RuntimeError):
     """An agent kept acting without calling its policy."""
 
 
-class WorldError(ValueError):
-    """An environment returned something that no episode can be recorded with."""
-
-
 class CodeChanged(RuntimeError):
     """What would be measured is not what the run began with."""
-
-
-class Host(NamedTuple):
-    """Where episodes are measured.
-
-    Attributes:
-        machine: Digest of the machine (:func:`replan.results.schema.machine_digest`).
-        device: ``cpu``, or the name of the CUDA device.
-    """
-
-    machine: str
-    device: str
 
 
 class Worker:
@@ -164,7 +154,7 @@ class Worker:
                     row = self._episode(job, env, agent)
             return row
         except BaseException as error:
-            return failed(job, self._spec, self._host, _text(error))
+            return failed(job, self._spec, self._host, text_of(error))
 
     def _require_same_code(self, job: Job) -> None:
         """Makes sure, once in a process, that the code has not been edited since the run began.
@@ -185,7 +175,7 @@ class Worker:
         self._journal.begin(job.key)
         world.cameras_on = True
         observation, info = env.reset(seed=cell.seed, options=_options(cell))
-        played = Played(_manifest(info), _hash_observation(observation))
+        played = Played(manifest_of(info), _hash_observation(observation))
         self._journal.note((played.manifest, played.observation_hash))
         trajectory = hashlib.sha256(_state(world))
         over = success = bool(info.get("success", False))  # the rule may hold at once
@@ -205,30 +195,30 @@ class Worker:
                         env.think(played.rounds[-1].latency_ns)
                         played.sim_ns = int(world.time_ns)
                 with self._agents_turn(played):
-                    action = _checked(planned, env.action_space, played.steps)
+                    action = checked_action(planned, env.action_space, played.steps)
                     needed = bool(agent.needs_observation)
                 world.cameras_on = needed  # rendering costs more than physics on most suites
                 before_ns = int(world.time_ns)
                 observation, _, terminated, truncated, info = env.step(action)
                 played.steps, played.sim_ns = played.steps + 1, int(world.time_ns)
                 trajectory.update(action.tobytes() + _state(world))
-                over, success = bool(terminated or truncated), bool(_needed(info, "success"))
+                over, success = bool(terminated or truncated), bool(entry_of(info, "success"))
                 outcome = str(info.get("outcome", ""))
                 with self._agents_turn(played):
                     agent.idle(played.sim_ns - before_ns)
             with self._agents_turn(played):
                 agent.end(success)
-                played.counters = _finite(agent.counters())
+                played.counters = finite(agent.counters())
         except ActionError as error:
             success, outcome, played.failure = False, INVALID_ACTION, str(error)
             with suppress(AgentError), self._agents_turn(played):
                 agent.end(False)
-                played.counters = _finite(agent.counters())
+                played.counters = finite(agent.counters())
         except AgentError as error:
             success, outcome, played.failure = False, RAISED, str(error)
             with suppress(AgentError), self._agents_turn(played):
-                played.counters = _finite(agent.counters())
-        at_end = None if played.failure else _bool_or_none(info.get("success_at_end"))
+                played.counters = finite(agent.counters())
+        at_end = None if played.failure else bool_or_none(info.get("success_at_end"))
         return played.row(
             job, self._spec, self._host, success, outcome, success_at_end=at_end, trajectory=trajectory.hexdigest()
         )
@@ -247,7 +237,7 @@ class Worker:
         except (ActionError, AgentError):
             raise
         except BaseException as error:
-            raise AgentError(_text(error)) from error
+            raise AgentError(text_of(error)) from error
         finally:
             self._journal.turn(agent_acting=False, steps=played.steps, sim_ns=played.sim_ns)
 
@@ -268,7 +258,7 @@ class Worker:
             taken: set[str] = set()
             for seed in range(WARMUP_SEEDS):
                 agent.reset(seed)
-                taken |= {_route(_next_round(agent, observation)) for _ in range(WARMUP_ROUNDS)}
+                taken |= {route_of(_next_round(agent, observation)) for _ in range(WARMUP_ROUNDS)}
                 if taken.issuperset(info.routes):
                     break
         if not info.ordered:
@@ -280,24 +270,24 @@ class Worker:
 
         The latency and the actions executed from it are filled in later.
         """
-        index, route = len(played.rounds), _route(round)
+        index, route = len(played.rounds), route_of(round)
         compared = job.method != BASELINE and _is_compared(job.cell.key, index)
         action_error = float(agent.dense_error()) if compared else math.nan
         row = RoundRow(
             index=index,
             control_step=played.steps,
             route=route,
-            host_ns=_whole(round.host_ns, "host_ns"),
-            cpu_ns=_whole(round.cpu_ns, "cpu_ns"),
+            host_ns=count_of(round.host_ns, "host_ns"),
+            cpu_ns=count_of(round.cpu_ns, "cpu_ns"),
             latency_ns=0,
-            stages_ns={_name(stage): _whole(ns, f"stage {stage!r}") for stage, ns in round.stages_ns.items()},
+            stages_ns={name_of(stage): count_of(ns, f"stage {stage!r}") for stage, ns in round.stages_ns.items()},
             executed=0,
-            window=_whole(round.window, "window"),
-            accepted=None if round.accepted is None else _whole(round.accepted, "accepted"),
-            drafted=None if round.drafted is None else _whole(round.drafted, "drafted"),
+            window=count_of(round.window, "window"),
+            accepted=None if round.accepted is None else count_of(round.accepted, "accepted"),
+            drafted=None if round.drafted is None else count_of(round.drafted, "drafted"),
             warmup=(job.policy, job.method, route) not in self._routes,
             action_error=action_error if math.isfinite(action_error) else None,
-            extra=_finite(round.extra),
+            extra=finite(round.extra),
         )
         self._routes.add((job.policy, job.method, route))
         return row
@@ -326,110 +316,6 @@ class Worker:
 BUILDING = "build"  # key of the journal's entry while a worker is built
 
 
-@dataclass
-class Played:
-    """What an episode has come to so far.
-
-    Attributes:
-        manifest: The environment's manifest.
-        observation_hash: Hash of the first observation.
-        steps: Control steps executed.
-        sim_ns: Simulated time, in nanoseconds.
-        rounds: Rows of the rounds so far.
-        counters: Counters of the method.
-        failure: What the policy or its method did wrong.
-    """
-
-    manifest: dict[str, Any]
-    observation_hash: str
-    steps: int = 0
-    sim_ns: int = 0
-    rounds: list[RoundRow] = field(default_factory=list)
-    counters: dict[str, float] = field(default_factory=dict)
-    failure: str | None = None
-
-    def row(
-        self,
-        job: Job,
-        spec: Spec,
-        host: Host,
-        success: bool,
-        outcome: str,
-        *,
-        success_at_end: bool | None = None,
-        trajectory: str = "",
-        retries: int = 0,
-    ) -> EpisodeRow:
-        """Returns the row of the episode, now that it is over."""
-        ends = [later.control_step for later in self.rounds[1:]] + [self.steps]
-        return EpisodeRow(
-            **_identity(job, spec, host),
-            status="done",
-            success=success,
-            steps=self.steps,
-            sim_ns=self.sim_ns,
-            outcome=outcome,
-            failure=self.failure,
-            success_at_end=success_at_end,
-            manifest=self.manifest,
-            observation_hash=self.observation_hash,
-            trajectory_hash=trajectory,
-            counters=self.counters,
-            rounds=tuple(replace(r, executed=end - r.control_step) for r, end in zip(self.rounds, ends, strict=False)),
-            retries=retries,
-        )
-
-
-def abandoned(job: Job, spec: Spec, host: Host, entry: Entry, outcome: str, failure: str, retries: int) -> EpisodeRow:
-    """Returns the row of an episode whose worker process was lost while the policy or its method was at work.
-
-    It has no trajectory, and no counters.
-    """
-    (manifest, observation_hash), *rounds = entry.notes
-    played = Played(manifest, observation_hash, entry.steps, entry.sim_ns, rounds, failure=failure)
-    return played.row(job, spec, host, False, outcome, retries=retries)
-
-
-def failed(job: Job, spec: Spec, host: Host, error: str, retries: int = 0) -> EpisodeRow:
-    """Returns the row of an episode that the harness could not finish. It says nothing about the policy."""
-    return EpisodeRow(
-        **_identity(job, spec, host),
-        status="error",
-        success=None,
-        steps=0,
-        sim_ns=0,
-        outcome="",
-        manifest={},
-        observation_hash="",
-        trajectory_hash="",
-        counters={},
-        retries=retries,
-        error=error,
-    )
-
-
-def _identity(job: Job, spec: Spec, host: Host) -> dict[str, Any]:
-    cell = job.cell
-    return {
-        "key": job.key,
-        "cell": cell.key,
-        "suite": cell.suite,
-        "task": cell.task,
-        "init_state": cell.init_state,
-        "seed": cell.seed,
-        "settings": dict(cell.settings),
-        "policy": job.policy,
-        "method": job.method,
-        "clock": spec.clock,
-        "latency": spec.latency,
-        "dtype": spec.dtype,
-        "device": host.device,
-        "machine": host.machine,
-        "weights": job.weights,
-        "code": dict(job.code),
-    }
-
-
 def _options(cell: Cell) -> dict[str, Any]:
     return {"task": cell.task, "init_state": cell.init_state}
 
@@ -445,101 +331,6 @@ def _next_round(agent: Agent, observation: Any) -> Round:
         if agent.round is not None:
             return agent.round
     raise NoRound(f"the agent made no round in {WARMUP_ACTS} acts; set `round` in act() when the policy is called")
-
-
-def _checked(action: Any, space: Any, step: int) -> np.ndarray:
-    """Returns the action in the type of the space. What is checked is what the environment gets.
-
-    Raises:
-        ActionError: It is not numbers, has another shape, or is not finite in that type.
-    """
-    what = f"the action at control step {step}"
-    try:
-        array = np.asarray(action)
-    except Exception as error:  # a list of unequal rows, or an object's own __array__
-        raise ActionError(f"{what} is no array: {_text(error)}") from error
-    if array.dtype.kind not in "iuf":
-        raise ActionError(f"{what} is no array of real numbers: {type(action).__name__} of type {array.dtype}")
-    if array.shape != space.shape:
-        raise ActionError(f"{what} has shape {array.shape}, the environment takes {space.shape}")
-    with np.errstate(over="ignore", invalid="ignore"):
-        converted = np.ascontiguousarray(array, space.dtype)
-    if not np.isfinite(converted).all():
-        raise ActionError(f"{what} is not finite as {space.dtype}: {array.tolist()}")
-    return converted
-
-
-def _needed(info: Mapping[str, Any], name: str) -> Any:
-    if name not in info:
-        raise WorldError(f"the environment's info has no {name!r}; docs/extending.md lists what it must have")
-    return info[name]
-
-
-def _manifest(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the manifest as the store keeps it.
-
-    Raises:
-        WorldError: The environment gives none, or not JSON values under names that are strings.
-    """
-    return {name: _plain(value, name) for name, value in dict(_needed(info, "manifest")).items()}
-
-
-def _plain(value: Any, name: Any) -> Any:
-    if not isinstance(name, str):
-        raise WorldError(f"the environment's manifest has a name that is no string: {name!r}")
-    if value is None or isinstance(value, (str, bool, int)):
-        return value
-    if isinstance(value, float) and math.isfinite(value):
-        return float(value)
-    if isinstance(value, (list, tuple)):
-        return [_plain(each, name) for each in value]
-    if isinstance(value, dict):
-        return {key: _plain(each, key) for key, each in value.items()}
-    raise WorldError(
-        f"the environment's manifest has a value that is no finite JSON value: {name!r} is {str(value)[:80]}, of type "
-        f"{type(value).__name__}"
-    )
-
-
-def _text(error: BaseException) -> str:
-    """Returns type and text of an exception, whatever its text is."""
-    try:
-        text = f"{type(error).__name__}: {error}"
-    except Exception:
-        text = f"{type(error).__name__}, whose text cannot be read"
-    return text[:LONGEST_TEXT].encode("utf-8", "backslashreplace").decode()
-
-
-def _route(round: Round) -> str:
-    return _name(round.route)
-
-
-def _name(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"a route or stage is named by a string, got {value!r}")
-    return str(value)
-
-
-def _whole(value: Any, what: str) -> int:
-    """Returns a count or a duration of a round as an integer that the store can keep."""
-    whole = operator.index(value) if not isinstance(value, float) else int(value)
-    if not 0 <= whole < 2**63:
-        raise ValueError(f"{what} of a round must be 0 or more, and below 2^63, got {value!r}")
-    return whole
-
-
-def _bool_or_none(value: Any) -> bool | None:
-    return None if value is None else bool(value)
-
-
-def _finite(values: Mapping[Any, Any]) -> dict[str, float]:
-    """Keeps what is a finite number under a string: a broken diagnostic must not cost the episode that it is about."""
-    kept = {}
-    for name, value in values.items():
-        with suppress(TypeError, ValueError, OverflowError):
-            if isinstance(name, str) and not isinstance(value, str) and math.isfinite(float(value)):
-                kept[str(name)] = float(value)
-    return kept
 
 
 def _state(world: World) -> bytes:

@@ -26,7 +26,8 @@ from pebble import ProcessExpired, ProcessPool
 from ..envs import SuiteUnavailable
 from .claims import claim_core, cores, shared_cores
 from .journal import Entry, Journal, read_journal
-from .worker import REPLAYS, Host, Worker
+from .rows import Host
+from .worker import REPLAYS, Worker
 
 if TYPE_CHECKING:
     from ..results.schema import EpisodeRow

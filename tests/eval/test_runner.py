@@ -217,8 +217,8 @@ def test_an_action_that_is_none_is_a_failure_of_the_policy_and_stays_in_the_deno
         ("done", False, "invalid action", None)
     }
     assert {row.method: row.failure.split(":")[0] for row in refused} == {
-        "nan": "the action at control step 0 is not finite as float32",
-        "short": "the action at control step 0 has shape (1,), the environment takes (2,)",
+        "nan": "at control step 0, the action must be finite as float32, got [nan, -1.0]",
+        "short": "at control step 0, the action must have shape (2,), got (1,)",
     }
     assert all([call.executed for call in row.rounds] == [0] for row in refused)
     with Store.open(tmp_path) as store:
@@ -560,6 +560,7 @@ def test_a_chain_under_measured_latency_is_not_resumed_and_not_played_again(tmp_
     play(tmp_path / "run", **fields)
     last = plan(tmp_path / "run", **fields).jobs[-1]
     with sqlite3.connect(tmp_path / "run" / "episodes.db") as store:
+        store.execute("PRAGMA foreign_keys = ON")  # its rounds too
         store.execute("DELETE FROM episodes WHERE key = ?", (last.key,))
     before = stored(tmp_path / "run")
     with pytest.raises(
@@ -577,6 +578,7 @@ def test_a_chain_that_does_not_come_again_is_an_error_of_what_was_left(tmp_path)
     play(tmp_path, method="learn")
     first, *_, last = plan(tmp_path, method="learn").jobs
     with sqlite3.connect(tmp_path / "episodes.db") as store:
+        store.execute("PRAGMA foreign_keys = ON")  # its rounds too
         store.execute("DELETE FROM episodes WHERE key = ?", (last.key,))
         store.execute("UPDATE episodes SET trajectory_hash = 'another' WHERE key = ?", (first.key,))
     rows = play(tmp_path, method="learn")
