@@ -1,0 +1,311 @@
+"""Mutation testing: changes one thing at a time in the files that decide an episode or a number, and runs their tests.
+
+Usage: python tools/mutation.py [--minutes 20] [FILE ...]; `make mutation MINUTES=20 FILES="eval/cells.py"` does the same.
+
+Files, tests, operators and known equivalents are in tools/mutation.toml. Everything happens in a copy of the working
+tree; results go to build/mutation.jsonl, so that the next run goes on where this one stopped, and as a table to
+tools/mutation.md. A killed mutant is tried again when its file changes, a survivor also when its tests do.
+
+Most of the time of a quick test is importing torch. So that is done once: every mutant is tested in a fork.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import datetime
+import hashlib
+import importlib
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time  # noqa: TID251 - a budget in minutes
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import parso
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.operators.operator import Operator
+from cosmic_ray.operators.provider import OperatorProvider
+
+ROOT = Path(__file__).parents[1]
+CONFIG = tomllib.loads((ROOT / "tools/mutation.toml").read_text(encoding="utf-8"))
+RESULTS = ROOT / "build/mutation.jsonl"
+TABLE = ROOT / "tools/mutation.md"
+PACKAGES = ("accel", "envs", "eval", "kernels", "policies", "results")
+
+
+class DeleteStatement(Operator):
+    """Replaces a call whose result is not used, or an assignment to an attribute or an item, by ``pass``."""
+
+    def mutation_positions(self, node: Any) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+        """Yields the position of a statement that can be deleted."""
+        if node.type == "simple_stmt":
+            first = node.children[0]
+            target = first.children[0] if first.type == "expr_stmt" else None
+            augmented = target is not None and first.children[1].get_code().strip() not in ("=", ":")
+            stores = target is not None and re.search(r"[.\[]", target.get_code())
+            if augmented or stores or first.type in ("atom_expr", "power"):
+                yield first.start_pos, first.end_pos
+
+    def mutate(self, node: Any, index: int) -> Any:
+        """Replaces the statement."""
+        first = node.children[0]
+        node.children[0] = parso.python.tree.Keyword("pass", first.start_pos, prefix=first.get_first_leaf().prefix)
+        return node
+
+    @classmethod
+    def examples(cls) -> tuple[()]:
+        """None: only cosmic-ray's own tests read them."""
+        return ()
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one file.
+
+    Attributes:
+        file: Path from the root of the repository.
+        line: Number of the first changed line, from 1.
+        was: That line.
+        now: What replaces it.
+        key: Digest of the file's content and of the changed content.
+    """
+
+    file: str
+    line: int
+    was: str
+    now: str
+    key: str
+
+    @property
+    def reason(self) -> str | None:
+        """Why no test can kill it, or why none has to, where tools/mutation.toml says so."""
+        for each in CONFIG["equivalent"]:
+            if each["file"] == self.file and each["was"] == self.was and each.get("now", self.now) == self.now:
+                return each["reason"]
+        return None
+
+
+def ignored(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Returns the regions that no mutant changes: annotations, error messages, and what only a type checker runs."""
+    nodes: list[Any] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.AnnAssign):
+            nodes.append(node.annotation)
+        elif isinstance(node, ast.arg) and node.annotation:
+            nodes.append(node.annotation)
+        elif isinstance(node, ast.FunctionDef) and node.returns:
+            nodes.append(node.returns)
+        elif isinstance(node, ast.Raise) or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)):
+            nodes.append(node)
+    return [((n.lineno, n.col_offset), (n.end_lineno, n.end_col_offset)) for n in nodes]
+
+
+def mutants_of(file: str, source: str) -> Iterator[tuple[Mutant, str]]:
+    """Yields the mutants of a file, each with the whole changed content."""
+    provider = OperatorProvider()
+    operators = [provider[name]() for name in CONFIG["operators"]] + [DeleteStatement()]
+    regions, seen, lines = ignored(source), {" ".join(source.split())}, source.splitlines()
+    for operator in operators:
+        tree, occurrence = parso.parse(source), 0
+        nodes = [tree]
+        while nodes:
+            node = nodes.pop(0)
+            nodes[:0] = getattr(node, "children", [])
+            for start, _ in operator.mutation_positions(node):
+                skipped = any(first <= start < last for first, last in regions)
+                if not skipped and not re.search(CONFIG["skip"], lines[start[0] - 1]):
+                    changed = mutate_code(source, operator, occurrence) or source
+                    plain = re.sub(r"\bnot not ", "", " ".join(changed.split()))  # two operators write one mutant
+                    if plain not in seen:
+                        seen.add(plain)
+                        yield _mutant(file, source, changed), changed
+                occurrence += 1
+
+
+def planted(file: str, source: str) -> Iterator[tuple[Mutant, str]]:
+    """Yields the bugs that tools/mutation.toml plants by hand.
+
+    Raises:
+        SystemExit: The text that one replaces is no longer there.
+    """
+    for bug in CONFIG["planted"]:
+        if bug["file"] == file:
+            if bug["was"] not in source:
+                sys.exit(f"{file} no longer contains {bug['was']!r}; correct its [[planted]] in tools/mutation.toml")
+            changed = source.replace(bug["was"], bug["now"], 1)
+            yield _mutant(file, source, changed), changed
+
+
+def _mutant(file: str, source: str, changed: str) -> Mutant:
+    before, after = source.splitlines(), changed.splitlines()
+    line = next(i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b)
+    return Mutant(file, line + 1, before[line].strip(), after[line].strip(), _digest(source, changed))
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
+
+
+class Laboratory:
+    """A copy of the working tree in which the tests run."""
+
+    def __init__(self, top: Path) -> None:
+        self.top = top
+        listed = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        for name in filter(None, subprocess.check_output(listed, text=True).split("\0")):
+            if (ROOT / name).is_file():
+                (top / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, top / name)
+        site = top / "build/site"
+        (site / "replan").mkdir(parents=True)
+        for package in PACKAGES:
+            (site / "replan" / package).symlink_to(top / package)
+        os.environ["PYTHONPATH"] = str(site)  # for processes that tests start
+        sys.path.insert(0, str(site))
+        sys.dont_write_bytecode = True  # two mutants of one second and length would share it
+
+    def run(self, tests: list[str], seconds: int | None = None) -> tuple[bool, float, str]:
+        """Runs tests in a fork: whether they pass, seconds of processor time, and the last lines of the output."""
+        output = self.top / "build/output.txt"
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+            stream = os.open(output, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+            os.dup2(stream, 1)
+            os.dup2(stream, 2)
+            os.chdir(self.top)
+            if seconds is not None:
+                resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+            import pytest
+
+            code = pytest.main(["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "--tb=no", *tests])
+            os._exit(int(code))
+        status = _wait(child, 20 * seconds if seconds else 1800)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        return status == 0, used, output.read_text(errors="replace")[-2000:]
+
+
+def _wait(child: int, seconds: float) -> int:
+    """Waits for a process, and ends it and its children when the time is up."""
+    end = time.monotonic() + seconds  # noqa: TID251
+    while time.monotonic() < end:  # noqa: TID251
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return status
+        time.sleep(0.02)  # noqa: TID251
+    os.killpg(child, signal.SIGKILL)
+    return os.waitpid(child, 0)[1]
+
+
+def outcomes() -> dict[str, dict[str, Any]]:
+    """Returns the newest result of each mutant, by key."""
+    lines = RESULTS.read_text(encoding="utf-8").splitlines() if RESULTS.exists() else []
+    return {record["key"]: record for record in map(json.loads, lines)}
+
+
+def tests_digest(file: str) -> str:
+    """Returns a digest of the test files of a file."""
+    paths = [ROOT / name.partition("::")[0] for name in CONFIG["files"][file]]
+    return _digest(*(path.read_text(encoding="utf-8") for path in paths))
+
+
+def examine(file: str, laboratory: Laboratory, end: float) -> None:
+    """Tests the mutants of a file that have no result yet, until the time is up."""
+    source, tests, digest = (ROOT / file).read_text(encoding="utf-8"), CONFIG["files"][file], tests_digest(file)
+    known = outcomes()
+    waiting = []
+    for mutant, changed in [*planted(file, source), *mutants_of(file, source)]:
+        record = known.get(mutant.key)
+        if record is None or (not record["killed"] and record["tests"] != digest and mutant.reason is None):
+            waiting.append((mutant, changed))
+    if not waiting:
+        return
+    passed, base, output = laboratory.run(tests)
+    if not passed:
+        sys.exit(f"the tests of {file} fail without a mutation:\n{output}")
+    print(f"{file}: {len(waiting)} mutants, {base:.1f} s each", flush=True)
+    for mutant, changed in waiting:
+        if time.monotonic() > end:  # noqa: TID251
+            return
+        (laboratory.top / file).write_text(changed, encoding="utf-8")
+        passed, _, _ = laboratory.run(tests, int(4 * base + 10))
+        if passed:
+            print(f"  survived, line {mutant.line}: {mutant.was}  ->  {mutant.now}", flush=True)
+        record = {**asdict(mutant), "killed": not passed, "tests": digest, "on": str(datetime.date.today())}  # noqa: TID251
+        with RESULTS.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(record) + "\n")
+    (laboratory.top / file).write_text(source, encoding="utf-8")
+
+
+def write_table() -> None:
+    """Writes what is known of the files as they are now."""
+    known, rows, survivors = outcomes(), [], []
+    for file in CONFIG["files"]:
+        source = (ROOT / file).read_text(encoding="utf-8")
+        mutants = {m.key: m for m, _ in [*planted(file, source), *mutants_of(file, source)]}
+        records = [(mutant, known[key]) for key, mutant in mutants.items() if key in known]
+        alive = [mutant for mutant, record in records if not record["killed"]]
+        counts = Counter("justified" if mutant.reason else "open" for mutant in alive)
+        newest = max((record["on"] for _, record in records), default="")
+        rows.append(
+            f"| `{file}` | {len(mutants)} | {len(records)} | {len(records) - len(alive)} | {counts['justified']} "
+            f"| {counts['open']} | {newest} |"
+        )
+        for mutant in sorted(alive, key=lambda mutant: mutant.line):
+            was, now = (text.replace("|", "\\|") for text in (mutant.was, mutant.now))
+            survivors.append(f"| `{file}` {mutant.line} | `{was}` | `{now}` | {mutant.reason or '**open**'} |")
+    head = (ROOT / "tools/mutation.head.md").read_text(encoding="utf-8")
+    TABLE.write_text(
+        "\n".join(
+            [
+                head,
+                "| file | mutants | tested | killed | justified | open | date |",
+                "|---|--:|--:|--:|--:|--:|---|",
+                *rows,
+                "\n## Survivors\n",
+                "| place | line | mutant | why it may live |",
+                "|---|---|---|---|",
+                *survivors,
+                "",
+            ]
+        ),
+        encoding="utf-8",
+    )
+
+
+def main() -> None:
+    """Tests until the time is up, then writes the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", help="files to mutate; all of tools/mutation.toml if none")
+    parser.add_argument("--minutes", type=float, default=20)
+    arguments = parser.parse_args()
+    if unknown := set(arguments.files) - set(CONFIG["files"]):
+        parser.error(f"{', '.join(sorted(unknown))} not in tools/mutation.toml; add it with its tests")
+    RESULTS.parent.mkdir(exist_ok=True)
+    end = time.monotonic() + 60 * arguments.minutes  # noqa: TID251
+    for module in CONFIG["preload"]:
+        importlib.import_module(module)
+    with tempfile.TemporaryDirectory() as top:
+        laboratory = Laboratory(Path(top))
+        for file in arguments.files or CONFIG["files"]:
+            if time.monotonic() < end:  # noqa: TID251
+                examine(file, laboratory, end)
+    write_table()
+
+
+if __name__ == "__main__":
+    main()
