@@ -42,7 +42,7 @@ ROOT = Path(__file__).parents[1]
 CONFIG = tomllib.loads((ROOT / "tools/mutation.toml").read_text(encoding="utf-8"))
 RESULTS = ROOT / "build/mutation.jsonl"
 TABLE = ROOT / "tools/mutation.md"
-PACKAGES = ("accel", "envs", "eval", "kernels", "policies", "results")
+PACKAGES = ("accel", "envs", "eval", "files", "kernels", "policies", "results")
 
 
 class DeleteStatement(Operator):
