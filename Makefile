@@ -41,7 +41,11 @@ check: setup  ## Lint, format, types, spelling
 	.venv/bin/basedpyright
 	.venv/bin/codespell
 
+mutation: setup  ## Mutate the files that decide an episode or a number (MINUTES=20, FILES=...); results in tools/mutation.md
+	.venv/bin/python -m pip install -q cosmic-ray==8.7.0  # which only this needs
+	.venv/bin/python tools/mutation.py --minutes $(or $(MINUTES),20) $(FILES)
+
 lock: setup  ## Resolve the newest allowed releases into requirements.lock and the suites' locks
 	tools/lock.sh
 
-.PHONY: help setup setup-suites demo reference test fuzz check lock
+.PHONY: help setup setup-suites demo reference test fuzz check lock mutation

@@ -28,7 +28,7 @@ SEED, STEPS, HELD_TICKS = 5, 3, 7  # arbitrary: enough to move something
 LIT = 25  # in an episode that is played to its end, images are rendered in its first steps and in one of this many
 FAR_STATE = 1_000_000  # where initial states are sampled without end
 LONGEST_EPISODE = 10_000  # steps; no suite of ours allows more than 1 500
-LONGEST_PLAY = 40  # steps of an episode that is compared with itself: seconds of it, and RoboTwin takes a third of one a step
+LONGEST_PLAY = 40  # steps of an episode that is compared with itself: some seconds, and RoboTwin renders one in 0.3 s
 BRIEF_PLAY = 20  # where what could go wrong goes wrong at once
 LARGEST_SEED = 2**53  # that the command line takes
 

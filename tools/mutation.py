@@ -1,6 +1,6 @@
 """Mutation testing: changes one thing at a time in the files that decide an episode or a number, and runs their tests.
 
-Usage: python tools/mutation.py [--minutes 20] [FILE ...]; `make mutation MINUTES=20 FILES="eval/cells.py"` does the same.
+Usage: python tools/mutation.py [--minutes 20] [FILE ...], or `make mutation MINUTES=20 FILES="eval/cells.py"`.
 
 Files, tests, operators and known equivalents are in tools/mutation.toml. Everything happens in a copy of the working
 tree; results go to build/mutation.jsonl, so that the next run goes on where this one stopped, and as a table to
@@ -26,7 +26,6 @@ import subprocess
 import sys
 import tempfile
 import time  # noqa: TID251 - a budget in minutes
-import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -34,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import parso
+import tomllib
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.operators.operator import Operator
 from cosmic_ray.operators.provider import OperatorProvider
@@ -201,12 +201,12 @@ class Laboratory:
 
 def _wait(child: int, seconds: float) -> int:
     """Waits for a process, and ends it and its children when the time is up."""
-    end = time.monotonic() + seconds  # noqa: TID251
-    while time.monotonic() < end:  # noqa: TID251
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             return status
-        time.sleep(0.02)  # noqa: TID251
+        time.sleep(0.02)
     os.killpg(child, signal.SIGKILL)
     return os.waitpid(child, 0)[1]
 
@@ -239,7 +239,7 @@ def examine(file: str, laboratory: Laboratory, end: float) -> None:
         sys.exit(f"the tests of {file} fail without a mutation:\n{output}")
     print(f"{file}: {len(waiting)} mutants, {base:.1f} s each", flush=True)
     for mutant, changed in waiting:
-        if time.monotonic() > end:  # noqa: TID251
+        if time.monotonic() > end:
             return
         (laboratory.top / file).write_text(changed, encoding="utf-8")
         passed, _, _ = laboratory.run(tests, int(4 * base + 10))
@@ -296,13 +296,13 @@ def main() -> None:
     if unknown := set(arguments.files) - set(CONFIG["files"]):
         parser.error(f"{', '.join(sorted(unknown))} not in tools/mutation.toml; add it with its tests")
     RESULTS.parent.mkdir(exist_ok=True)
-    end = time.monotonic() + 60 * arguments.minutes  # noqa: TID251
+    end = time.monotonic() + 60 * arguments.minutes
     for module in CONFIG["preload"]:
         importlib.import_module(module)
     with tempfile.TemporaryDirectory() as top:
         laboratory = Laboratory(Path(top))
         for file in arguments.files or CONFIG["files"]:
-            if time.monotonic() < end:  # noqa: TID251
+            if time.monotonic() < end:
                 examine(file, laboratory, end)
     write_table()
 

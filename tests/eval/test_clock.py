@@ -202,7 +202,16 @@ def test_file_that_is_no_trace_is_refused_with_its_line(tmp_path, line):
         read_trace(tmp_path / "t")
 
 
-@pytest.mark.parametrize("ns", [-1, 10**30])
+def test_latencies_from_zero_to_ten_minutes_are_taken(tmp_path):
+    longest = 600 * 10**9
+    assert [parse_duration(text) for text in ("0ms", "600s")] == [0, longest]
+    with pytest.raises(BadInput, match="duration"):
+        parse_duration("600.000000001s")
+    (tmp_path / "t").write_text(f'{{"cell": "c", "method": "m", "rounds": [["full", 0], ["full", {longest}]]}}\n')
+    read_trace(tmp_path / "t")
+
+
+@pytest.mark.parametrize("ns", [-1, 600 * 10**9 + 1, 10**30])
 def test_recorded_latency_that_no_robot_can_have_is_refused(tmp_path, ns):
     (tmp_path / "t").write_text(f'{{"cell": "c", "method": "m", "rounds": [["full", {ns}]]}}\n')
     with pytest.raises(BadInput, match="negative"):

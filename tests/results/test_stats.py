@@ -74,6 +74,11 @@ def test_paired_interval_stays_within_possible_differences():
     assert found.difference == -1 and found.low == -1 and -1 < found.high < -0.8
 
 
+def test_no_pair_has_no_difference():
+    found = stats.paired([], [])
+    assert all(math.isnan(value) for value in found[:4]) and (found.lost, found.gained, found.n) == (0, 0, 0)
+
+
 def test_paired_needs_the_same_cells():
     with pytest.raises(ValueError, match="3 and 2"):
         stats.paired([True] * 3, [True] * 2)
@@ -216,6 +221,17 @@ def test_rounds_of_one_episode_are_no_independent_sample():
     )
     assert wide.value == pytest.approx(narrow.value)
     assert wide.high - wide.low > 2 * (narrow.high - narrow.low)
+
+
+def test_the_interval_of_few_cells_is_widened_by_hesterbergs_levels():
+    """For 8 cells, the normal tail below -sqrt(8/7) * 2.3646 (Student's t, 7 degrees of freedom, 97.5 %): 0.573 %."""
+    method, baseline = noisy_cells(np.random.default_rng(0), 8)
+    found = stats.speed_up(method, baseline).round
+    drawn = np.random.default_rng(1).integers(8, size=(100_000, 8))
+    sides = ((side.ns, side.rounds) for side in (method, baseline))
+    own, base = ([np.asarray(each)[drawn].sum(axis=1) for each in side] for side in sides)
+    low, high = np.quantile((base[0] / base[1]) / (own[0] / own[1]), [0.00573, 1 - 0.00573])
+    assert (found.low, found.high) == pytest.approx((low, high), abs=0.03 * (high - low))
 
 
 def test_few_cells_have_no_interval():
