@@ -43,6 +43,17 @@ def test_few_step_takes_as_many_steps_as_it_says(policy, observation, monkeypatc
     assert agent.counters() == {"steps_saved": 8}
 
 
+def test_few_step_takes_one_to_a_thousand_steps_two_if_nothing_is_said():
+    assert [accel.parse(spec)[0].steps for spec in ("few_step", "few_step:steps=1", "few_step:steps=1000")] == [
+        2,
+        1,
+        1000,
+    ]
+    for steps in (0, 1001):
+        with pytest.raises(ValueError, match=f"few_step takes 1 to 1000 steps, got {steps}"):
+            accel.parse(f"few_step:steps={steps}")
+
+
 def test_dp_cache_computes_the_papers_steps_and_no_other(policy, observation, monkeypatch):
     times = spy_on_steps(policy, monkeypatch)
     _, agent = run(policy, observation, "dp_cache", steps=1)

@@ -72,6 +72,7 @@ def test_no_flip_is_no_proof_of_equality():
 def test_paired_interval_stays_within_possible_differences():
     found = stats.paired(*outcomes(both=0, lost=30, gained=0, neither=0))
     assert found.difference == -1 and found.low == -1 and -1 < found.high < -0.8
+    assert stats.paired(*outcomes(both=0, lost=0, gained=30, neither=0)).high == 1
 
 
 def test_no_pair_has_no_difference():
@@ -116,6 +117,12 @@ def test_percentiles_are_refused_below_their_minimum():
     assert long.p90 == pytest.approx(38.7) and math.isnan(long.p99)
     assert math.isnan(stats.durations(np.arange(6)).p50)
     assert short.mean == 21 and short.n == 43
+
+
+def test_percentiles_are_those_that_they_are_called():
+    found = stats.durations(np.arange(1001))
+    assert (found.p50, found.p90, found.p99) == pytest.approx((500, 900, 990))
+    assert stats.action_error(np.arange(1001)).p90 == pytest.approx(900)
 
 
 def test_durations_of_nothing_are_nan():
@@ -258,6 +265,7 @@ def test_acceptance_is_counted_as_in_speculative_decoding():
 
 def test_acceptance_of_drafts_of_several_lengths():
     found = stats.acceptance([2, 4], [2, 6])
+    assert stats.acceptance([1, 0], [2, 2]).rate_if_any == 0.5
     assert found.rate == 0.75 and found.per_position == (1, 1, 0.5, 0.5, 0, 0)
 
 
