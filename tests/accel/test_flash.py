@@ -467,6 +467,36 @@ def test_the_draft_equals_a_whole_block_that_computes_every_row(flash_policy):
         torch.testing.assert_close(draft(Prefix(embeddings, None, 16), state), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_without_options_it_is_the_papers():
+    flash = Flash()
+    assert (flash.delta, flash.tau, flash.refresh, flash.gripper) == (0.15, (0.90, 0.95), 0, True)
+    assert (flash.max_age, flash.blind, flash.reject, flash.always) == (60, 0.25, "now", True)
+
+
+@pytest.mark.parametrize(
+    ("options", "accepted"),
+    [
+        ({"delta": 0.0}, True),
+        ({"delta": -0.1}, False),
+        ({"tau": (0.0,)}, True),
+        ({"tau": (0.9,) * 32}, True),
+        ({"tau": ()}, False),
+        ({"tau": (0.9,) * 33}, False),
+        ({"tau": (1.0,)}, False),
+        ({"tau": (-0.1,)}, False),
+        ({"refresh": 0, "max_age": 0, "blind": 0.0}, True),
+        ({"blind": -0.1}, False),
+        ({"max_age": -1}, False),
+    ],
+)
+def test_options_end_at_their_limits(options, accepted):
+    if accepted:
+        Flash(**options)
+    else:
+        with pytest.raises(ValueError, match=next(iter(options))):
+            Flash(**options)
+
+
 def test_a_draft_of_other_weights_is_refused(flash_policy, tmp_path):
     other = tmp_path / "other.safetensors"
     other.write_bytes(flash_policy.path.read_bytes() + b" ")

@@ -95,6 +95,12 @@ def test_a_step_that_the_policy_does_not_take_cannot_be_kept(policy):
         ChunkAgent(policy, [DPCache(keep=(0, 10))])
 
 
+@pytest.mark.parametrize("keep", [(1, 2), (-1, 0), (0, -2)])
+def test_what_is_kept_begins_with_the_first_step(keep):
+    with pytest.raises(ValueError, match="keep"):
+        DPCache(keep=keep)
+
+
 def test_counters_start_again_with_each_episode(policy, observation):
     _, agent = run(policy, observation, "dp_cache", steps=1)
     agent.reset(1)
