@@ -72,7 +72,8 @@ def marks(
         text = f"{BASELINE} was measured in another run, so other company on the machine may be behind a speed-up"
         yield Mark("separate runs", text)
     yield from _contention(group, timed)
-    if pairs.done and all(a.trajectory_hash == b.trajectory_hash for a, b in pairs.done):
+    # An episode whose process was lost has no trajectory to be equal in.
+    if pairs.done and all(a.trajectory_hash == b.trajectory_hash != "" for a, b in pairs.done):
         yield Mark(f"same as {BASELINE}", f"every episode equals {BASELINE} action by action")
     if group.repeats:
         yield Mark(

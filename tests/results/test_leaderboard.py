@@ -183,6 +183,12 @@ def test_a_method_that_changes_no_action_is_marked(written, make):
     assert "same as dense" not in found["dense"] | found["dp_cache"]
 
 
+def test_episodes_without_a_trajectory_equal_none(written, make):
+    """Both lost their process."""
+    lost = [make.episode(method, 0, False, trajectory_hash="", outcome="timeout") for method in ("dense", "compile")]
+    assert not any("same as dense" in badges(row) for row in board([written(*lost)]))
+
+
 @pytest.mark.parametrize(
     ("change", "badge"),
     [({"packages": {"torch": "3"}}, "mixed packages")],
