@@ -24,12 +24,12 @@ File = tuple[str, Path]
 
 
 def digest(files: Collection[File]) -> str:
-    """Returns a digest (16 hex digits) of the names and contents of files; of no files, the empty text."""
+    """Returns a digest (16 hex digits) of the names and contents of files."""
     content = hashlib.sha256()
     for name, path in sorted(files):
         data = path.read_bytes()
         content.update(f"{name}:{len(data)};".encode() + data)
-    return content.hexdigest()[:16] if files else ""
+    return content.hexdigest()[:16]
 
 
 def imported(*modules: str) -> frozenset[File]:

@@ -173,3 +173,10 @@ def test_no_file_of_a_method_takes_the_name_of_the_policys_or_of_another(policy)
     names = [_file_name("p", path, file) for file in (*others, draft, path.parent / "other" / draft.name)]
     assert len({"p", *names}) == 6
     assert names[3] == "p.flash-draft"  # as in runs that were recorded before
+
+
+@pytest.mark.parametrize("method", ["dense", "few_step", "flash"])
+def test_the_code_of_everything_that_decides_an_episode_is_recorded(method):
+    """A part without a digest would count as not recorded, and its rows would be compared with none of another run."""
+    code = Registry().code("conveyor", "pi0-tiny", method)
+    assert code.keys() == {"suite", "policy", "method"} and all(code.values())
