@@ -133,7 +133,9 @@ def loss(error: Exception) -> str:
         return "the worker hung: no result before the timeout"
     if isinstance(error, ProcessExpired):
         if error.exitcode < 0:
-            return f"the worker was killed by {signal.Signals(-error.exitcode).name}"
+            known = -error.exitcode in set(signal.Signals)  # real-time signals have no name
+            name = signal.Signals(-error.exitcode).name if known else f"signal {-error.exitcode}"
+            return f"the worker was killed by {name}"
         return f"the worker died with exit code {error.exitcode}"
     if isinstance(error, BrokenProcessPool):
         return (

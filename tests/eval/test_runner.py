@@ -14,10 +14,12 @@ from pathlib import Path
 
 import fake
 import pytest
+from pebble import ProcessExpired
 from play import plan, play
 from replan.eval import claims
 from replan.eval.runner import ALIKE, Alike
 from replan.eval.spec import BadInput, RunStopped
+from replan.eval.workers import loss
 from replan.results.leaderboard import board
 from replan.results.store import SpecMismatch, Store, StoreError
 
@@ -208,6 +210,11 @@ def test_failures_that_differ_or_refused_actions_do_not_stop_a_run(tmp_path):
                 alike.see(other)
             break
         alike.see(other)
+
+
+@pytest.mark.parametrize(("code", "name"), [(-9, "SIGKILL"), (-40, "signal 40")])
+def test_a_worker_is_lost_to_a_signal_with_a_name_or_a_number(code, name):
+    assert loss(ProcessExpired("lost", code=code)) == f"the worker was killed by {name}"
 
 
 def test_an_action_that_is_none_is_a_failure_of_the_policy_and_stays_in_the_denominator(tmp_path):
