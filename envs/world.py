@@ -288,9 +288,9 @@ class CellEnv(gymnasium.Env[dict[str, Any], np.ndarray], ABC):
         self._close()
 
     def _check_init_state(self, init_state: Any) -> None:
-        whole = isinstance(init_state, (int, np.integer)) and not isinstance(init_state, bool)
+        is_index = isinstance(init_state, (int, np.integer)) and not isinstance(init_state, bool)
         limit, recorded = self.init_states, self.recorded_states
-        if whole and (0 <= init_state and (limit is None or init_state < limit) or init_state in recorded):
+        if is_index and (0 <= init_state and (limit is None or init_state < limit) or init_state in recorded):
             return
         bounds = "from 0" if limit is None else f"in 0..{limit - 1}"
         training = f", or for training in {recorded.start}..{recorded.stop - 1}" if recorded else ""

@@ -70,7 +70,7 @@ def run(spec: Spec, jobs: Sequence[Job], record: Run, host: Host, registry: Regi
         RuntimeError: A worker cannot be set up for another reason.
         StoreError: The run directory holds another run, or cannot be written any more.
     """
-    if spec.latency == "measured" and (Path(spec.out) / TRACE).is_dir():
+    if spec.measures_latency and (Path(spec.out) / TRACE).is_dir():
         raise BadInput(f"{str(Path(spec.out) / TRACE)!r} is a folder, where the run writes its trace; remove it")
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # the check that multiprocessing itself makes
         raise BadInput("this script evaluates when a worker imports it; put that under `if __name__ == '__main__':`")
@@ -78,7 +78,7 @@ def run(spec: Spec, jobs: Sequence[Job], record: Run, host: Host, registry: Regi
         stored = {row.key: row.trajectory_hash for row in store.episodes() if row.status == "done"}
         batches = make_batches((job for job in jobs if job.place is None and job.key not in stored), registry.suites())
         chains = [chain for chain in make_chains(jobs) if any(job.key not in stored for job in chain)]
-        if not _repeatable(spec) and (begun := [chain for chain in chains if any(job.key in stored for job in chain)]):
+        if spec.measures_latency and (begun := [chain for chain in chains if any(job.key in stored for job in chain)]):
             raise BadInput(
                 f"the episodes of {begun[0][0].method!r} in {spec.out} were interrupted, and under measured latency "
                 "they do not come out the same twice; start again in another --out, or with --latency trace:FILE"
@@ -124,13 +124,8 @@ def _run_directory(out: Path, record: Run) -> Iterator[Store]:
             raise
 
 
-def _repeatable(spec: Spec) -> bool:
-    """Whether an episode that is played again comes out the same."""
-    return spec.clock != "realtime" or spec.latency != "measured"
-
-
 def _leave_trace(spec: Spec, store: Store) -> None:
-    rows = store.episodes() if spec.latency == "measured" else []
+    rows = store.episodes() if spec.measures_latency else []
     if rows:
         write_trace(Path(spec.out) / TRACE, rows)
 
@@ -338,7 +333,7 @@ def _play_chain(
             row = replace(worker.play(job).result(), retries=losses.of(job))
         except Exception as error:
             # Under measured latency the episodes before it would not come out the same again.
-            row = losses.row(job, worker, error, again=_repeatable(spec) or job is chain[0])
+            row = losses.row(job, worker, error, again=not spec.measures_latency or job is chain[0])
             worker.restart()
             if row is None:
                 waiting = deque(chain)

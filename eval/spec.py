@@ -104,6 +104,11 @@ class Spec:
         """Episodes of the whole run."""
         return self.episodes * len(self.suite) * len(self.method) * self.conditions
 
+    @property
+    def measures_latency(self) -> bool:
+        """Whether the world is given the latencies that are measured, so that no episode comes out the same twice."""
+        return self.latency == "measured"
+
     def as_plain(self) -> dict[str, Any]:
         """Returns the specification as JSON values, the form in which a run stores it."""
         plain = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}

@@ -15,7 +15,7 @@ from ..envs.realtime import RealTime
 from ..results.groups import BASELINE
 from ..results.schema import EpisodeRow, RoundRow
 from .cells import address
-from .clock import FinishedRound, Measured, parse_latency
+from .clock import FinishedRound, parse_latency
 from .journal import Journal
 from .rows import (
     INVALID_ACTION,
@@ -145,9 +145,9 @@ class Worker:
             self._require_same_code(job)
             # In this order: triton, if the method loads it, does not survive being loaded after an OpenGL context.
             agent = self._agent(job.policy, job.method)
-            env, method = self._environment(job.cell), self._registry.method(job.method, job.policy)
+            env = self._environment(job.cell)
             row = self._episode(job, env, agent)
-            if self._spec.clock == "realtime" and isinstance(self._latency, Measured) and not method.ordered:
+            if self._spec.measures_latency and job.place is None:  # a place is in the chain of one that learns
                 for _ in range(REPLAYS):
                     if row.failure is not None or not any(each.warmup for each in row.rounds):
                         break

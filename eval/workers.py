@@ -52,7 +52,7 @@ class LocalWorker:
 
     def __init__(self, spec: Spec, registry: Registry, host: Host, journal: Path) -> None:
         self._timeout, self._setup, self._journal = spec.timeout, (registry, spec, host, journal), journal
-        self._measured = spec.clock == "realtime" and spec.latency == "measured"
+        self._measured = spec.measures_latency
         self._suite: str | None = None
         self._start()
 

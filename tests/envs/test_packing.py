@@ -126,9 +126,8 @@ def test_a_step_in_which_two_parts_come_to_count_ends_the_episode(make):
     assert info["outcome"] == "order"
 
 
-@pytest.mark.parametrize("planted", ["nothing", "held", "moving", "closed", "swapped", "order"])
-def test_a_lasting_success_is_all_parts_at_rest_released_in_their_slots_and_in_order(planted):
-    world, placed = cell({part: in_slot(part) for part in PARTS}), ORDER
+def plant(planted, world):
+    """Makes the leg in its slot one that is not laid down."""
     if planted == "held":
         start = world._object_q["leg"]
         world.data.qpos[start : start + 3] = in_slot("leg", 0.10)
@@ -136,6 +135,12 @@ def test_a_lasting_success_is_all_parts_at_rest_released_in_their_slots_and_in_o
         world.data.qvel[world._object_v["leg"]] = 0.1
     if planted == "closed":
         world.gripper = 1.0
+
+
+@pytest.mark.parametrize("planted", ["nothing", "held", "moving", "closed", "swapped", "order"])
+def test_a_lasting_success_is_all_parts_at_rest_released_in_their_slots_and_in_order(planted):
+    world, placed = cell({part: in_slot(part) for part in PARTS}), ORDER
+    plant(planted, world)
     if planted == "swapped":
         world = cell({"leg": in_slot("top"), "top": in_slot("leg"), "screw": in_slot("screw")})
     if planted == "order":
@@ -158,13 +163,7 @@ def test_a_placed_part_that_was_pushed_out_is_no_success():
 def test_a_part_is_not_placed_while_it_is_held_up_moves_or_the_gripper_is_closed(planted):
     world = cell({"leg": in_slot("leg")})
     assert task.newly_placed(world, ()) == ("leg",)
-    if planted == "held":
-        start = world._object_q["leg"]
-        world.data.qpos[start : start + 3] = in_slot("leg", 0.10)
-    if planted == "moving":
-        world.data.qvel[world._object_v["leg"]] = 0.1
-    if planted == "closed":
-        world.gripper = 1.0
+    plant(planted, world)
     assert task.newly_placed(world, ()) == ()
 
 
