@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -288,7 +289,8 @@ def _limit() -> None:
 
 def run_cases(seed: int, numbers: range, workers: int) -> Iterator[Case]:
     """Runs cases in worker processes, which a case may crash, hang or fill."""
-    with ProcessPool(workers, initializer=_limit) as pool:
+    # Not forked: whoever calls this may have rendered, and a fork of such a process cannot.
+    with ProcessPool(workers, initializer=_limit, context=get_context("spawn")) as pool:
         futures: list[Future[Case]] = [pool.schedule(run_case, (seed, n), timeout=LIMIT_S) for n in numbers]
         for number, future in zip(numbers, futures, strict=True):
             try:
