@@ -13,13 +13,11 @@ import numpy as np
 
 from ..envs.realtime import RealTime
 from ..results.groups import BASELINE
-from ..results.schema import EpisodeRow, RoundRow
+from ..results.schema import INVALID_ACTION, RAISED, EpisodeRow, RoundRow
 from .cells import address
 from .clock import FinishedRound, parse_latency
 from .journal import Journal
 from .rows import (
-    INVALID_ACTION,
-    RAISED,
     ActionError,
     Host,
     Played,

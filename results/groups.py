@@ -78,7 +78,7 @@ class Group:
             with the baseline of the same world.
         done: Measured episodes by cell.
         errors: Episodes that the harness could not measure.
-        sources: Run directory of each episode, errors included, by cell.
+        sources: Run directory of each episode, and which start of the run measured it, errors included, by cell.
         runs: What produced them, resumptions included.
         repeats: Episodes left out because an earlier run holds the same measurement.
         contradictions: Repeats whose trajectory differs from that of the episode that counts.
@@ -100,7 +100,7 @@ class Group:
     world: tuple[str, str]
     done: dict[str, EpisodeRow]
     errors: tuple[EpisodeRow, ...]
-    sources: dict[str, str]
+    sources: dict[str, tuple[str, int]]
     runs: tuple[Run, ...]
     repeats: int
     contradictions: int
@@ -124,7 +124,8 @@ class Group:
 def groups(stores: Iterable[Store]) -> list[Group]:
     """Merges runs and gathers their episodes, in a natural order of conditions; then older worlds and dense first.
 
-    A measurement that several runs hold counts once: that of the first run.
+    A measurement that several runs hold counts once: that of the run that started first, in whatever order they are
+    given.
 
     Raises:
         ManifestMismatch: A cell is not the same episode everywhere, though the suite's code is the same.
@@ -132,7 +133,7 @@ def groups(stores: Iterable[Store]) -> list[Group]:
     """
     gathered: dict[tuple[Any, ...], dict[str, list[tuple[EpisodeRow, Store]]]] = {}
     latencies: dict[tuple[str, str], Any] = {}
-    for store in stores:
+    for store in sorted(stores, key=lambda store: (store.run.started, str(store.path))):
         for row in store.episodes():
             latency = store.run.identity.latency
             first = latencies.setdefault((row.clock, row.latency), latency)
@@ -212,12 +213,12 @@ def _group(measured: tuple[Any, ...], measurements: dict[str, list[tuple[Episode
     done: dict[str, EpisodeRow] = {}
     keys: dict[str, str] = {}
     errors = []
-    sources: dict[str, Store] = {}
+    sources: dict[str, tuple[Store, int]] = {}
     repeats = contradictions = 0
     for copies in measurements.values():
         played = [(row, store) for row, store in copies if row.status == "done"]
         first, source = (played or copies)[0]
-        sources[first.cell] = source
+        sources[first.cell] = source, first.session
         key = keys.setdefault(first.cell, first.key)
         if key != first.key:
             raise MeasurementMismatch(first, "key", (key, first.key))
@@ -228,7 +229,7 @@ def _group(measured: tuple[Any, ...], measurements: dict[str, list[tuple[Episode
         repeats += len(played[1:])
         contradictions += sum(row.trajectory_hash != first.trajectory_hash for row, _ in played[1:])
     any_row = next(iter(measurements.values()))[0][0]
-    used = {id(store): store for store in sources.values()}.values()
+    used = {id(store): store for store, _ in sources.values()}.values()
     return Group(
         suite=any_row.suite,
         policy=any_row.policy,
@@ -246,7 +247,7 @@ def _group(measured: tuple[Any, ...], measurements: dict[str, list[tuple[Episode
         world=world,
         done=done,
         errors=tuple(errors),
-        sources={cell: str(store.path.parent) for cell, store in sources.items()},
+        sources={cell: (str(store.path.parent), session) for cell, (store, session) in sources.items()},
         runs=tuple(run for store in used for run in store.runs),
         repeats=repeats,
         contradictions=contradictions,

@@ -71,6 +71,9 @@ def marks(
     if len(pairs.together) < len(pairs.done):
         text = f"{BASELINE} was measured in another run, so other company on the machine may be behind a speed-up"
         yield Mark("separate runs", text)
+    if broke_off := sum(row.broke_off for row, _ in timed):
+        text = f"{broke_off} of {len(timed)} episodes ended in a round that raised or did not return, so that its time"
+        yield Mark("broke off", f"{text} is unknown; the speed-up charges them {BASELINE}'s time at least")
     yield from _contention(group, timed)
     # An episode whose process was lost has no trajectory to be equal in.
     if pairs.done and all(a.trajectory_hash == b.trajectory_hash != "" for a, b in pairs.done):

@@ -45,8 +45,8 @@ class Pairs(NamedTuple):
 
     Attributes:
         done: Episodes of the method and of the baseline on cells that both measured.
-        together: Those of ``done`` of which one run measured both. Two runs may have had different company on the
-            machine, so their durations are not compared.
+        together: Those of ``done`` of which one start of one run measured both. Two may have had different company on
+            the machine, so their durations are not compared.
         lost_method: Episodes of the baseline on cells where the method could not be measured.
         lost_baseline: Episodes of the method on cells where the baseline could not be measured.
         mixed: Whether different code played them, or code that was not recorded in runs of different directories.
@@ -113,10 +113,11 @@ def baseline_of(group: Group, gathered: Iterable[Group], *, allow_mixed: bool) -
     """
     if group.method == BASELINE:
         return None
-    sources = set(group.sources.values())
+    directories = {directory for directory, _ in group.sources.values()}
 
     def preference(baseline: Group) -> tuple[bool, bool, str]:
-        return (baseline.world == group.world, not sources.isdisjoint(baseline.sources.values()), baseline.started)
+        beside = any(directory in directories for directory, _ in baseline.sources.values())
+        return (baseline.world == group.world, beside, baseline.started)
 
     candidates = [each for each in gathered if each.method == BASELINE and each.cells & group.cells]
     best = max(candidates, key=preference, default=None)
@@ -151,7 +152,7 @@ def pair(
     failed, base_failed = _by_cell(group.errors, cell_of), _by_cell(baseline.errors, cell_of)
     return Pairs(
         pairs,
-        [both for both in pairs if group.sources[both[0].cell] == baseline.sources[both[1].cell]],
+        [(row, base) for row, base in pairs if row.session and group.sources[row.cell] == baseline.sources[base.cell]],
         lost_method=[base[cell] for cell in failed if cell in base],
         lost_baseline=[done[cell] for cell in base_failed if cell in done],
         mixed=group.world != baseline.world,

@@ -12,6 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+# Outcomes of episodes that the policy or its method ended by a fault of its own; an environment has others.
+INVALID_ACTION = "invalid action"  # it returned something that is no action
+RAISED = "raised"  # it raised an exception, or took its process down
+TIMEOUT = "timeout"  # it did not return in time
+
 
 @dataclass(frozen=True)
 class Mark:
@@ -114,6 +119,7 @@ class EpisodeRow:
         code: Digests of the source code that decides the episode: of the ``suite`` with the harness's part of an
             episode, the ``policy`` and the ``method``. Empty where it was not recorded (before schema 4).
         weights: Digest of the policy's files, whatever they were called; empty where it is not known.
+        session: Which start of the run measured it, from 1: the store fills it in. 0 where it was not recorded.
     """
 
     key: str
@@ -146,6 +152,12 @@ class EpisodeRow:
     machine: str = ""
     code: dict[str, str] = field(default_factory=dict)
     weights: str = ""
+    session: int = 0
+
+    @property
+    def broke_off(self) -> bool:
+        """Whether the policy or method did not finish its last round, so that nobody knows how long it takes."""
+        return self.failure is not None and self.outcome in (RAISED, TIMEOUT)
 
     @property
     def device_kind(self) -> str:

@@ -13,7 +13,7 @@ import sqlite3
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import MISSING, asdict, fields, is_dataclass
+from dataclasses import MISSING, asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -60,7 +60,8 @@ CREATE TABLE episodes (           -- see schema.EpisodeRow
     device TEXT NOT NULL,
     machine TEXT NOT NULL,
     code TEXT NOT NULL,           -- JSON
-    weights TEXT NOT NULL
+    weights TEXT NOT NULL,
+    session INTEGER NOT NULL      -- id in runs, 0 where it was not recorded
 ) STRICT;
 CREATE TABLE rounds (             -- see schema.RoundRow
     episode TEXT NOT NULL REFERENCES episodes (key) ON DELETE CASCADE,
@@ -233,7 +234,9 @@ class Store:
             return {key for (key,) in self._connection.execute("SELECT key FROM episodes WHERE status = 'done'")}
 
     def add(self, row: EpisodeRow) -> None:
-        """Writes one episode with its rounds, all or nothing. A row of status ``error`` with the same key is replaced.
+        """Writes one episode with its rounds, as of this start of the run, all or nothing.
+
+        A row of status ``error`` with the same key is replaced.
 
         Raises:
             DuplicateEpisode: The store holds a measured episode with this key.
@@ -244,6 +247,7 @@ class Store:
             raise StoreUnavailable(
                 f"{self.path} was moved or deleted while it was written; what was moved can be resumed where it is now"
             )
+        row = replace(row, session=len(self.runs))
         with _readable(self.path), _transaction(self._connection):
             status = self._connection.execute("SELECT status FROM episodes WHERE key = ?", (row.key,)).fetchone()
             if status == ("done",):
