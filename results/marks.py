@@ -56,13 +56,9 @@ def marks(
         success: Its success rate.
         moved: What :func:`activity` says of it.
     """
-    yield from dict.fromkeys(mark for run in group.runs for mark in run.suite_marks.get(group.suite, ()))
-    yield from _activity(moved)
+    yield from own_marks(group, success, moved)
     if group.errors:
         yield Mark("errors", "episodes could not be measured; the worst case counts each as a failure")
-    half = (success.high - success.low) / 2
-    if success.n and half > SMALL_N:
-        yield Mark("small n", f"the 95 % interval of success is wider than ±{100 * SMALL_N:.0f} points")
     if group.method != BASELINE and not pairs.done:
         yield Mark("unpaired", f"no {BASELINE} episode on these cells, so there is no comparison")
     elif pairs.done and len(pairs.done) < len(group.done):
@@ -84,9 +80,17 @@ def marks(
         )
     if pairs.mixed:
         yield Mark(MIXED, f"{BASELINE} was played by other code of the suite or policy, or by code not recorded")
+    yield from places(group, baseline if pairs.done else None, pairs)
+
+
+def own_marks(group: Group, success: stats.Proportion, moved: dict[str, float]) -> Iterable[Mark]:
+    """Yields the marks of a row that do not come from a comparison; the arguments are those of :func:`marks`."""
+    yield from dict.fromkeys(mark for run in group.runs for mark in run.suite_marks.get(group.suite, ()))
+    yield from _activity(moved)
+    if success.n and (success.high - success.low) / 2 > SMALL_N:
+        yield Mark("small n", f"the 95 % interval of success is wider than ±{100 * SMALL_N:.0f} points")
     if not group.code:
         yield Mark("code not recorded", "an older version of replan did not write down which code played this")
-    yield from places(group, baseline if pairs.done else None, pairs)
 
 
 def _activity(moved: dict[str, float]) -> Iterable[Mark]:
