@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from . import stats
 from .groups import BASELINE, Group
 from .pairs import MIXED, Pairs
-from .schema import EpisodeRow, Mark, RoundRow, Run
+from .schema import OVER_BUDGET, EpisodeRow, Mark, RoundRow, Run
 
 SMALL_N = 0.05  # half width of the success interval above which a row is marked
 SHARED_CORE = 1.1  # wall time over processor time above which a row is marked
@@ -67,6 +67,10 @@ def marks(
     if len(pairs.together) < len(pairs.done):
         text = f"{BASELINE} was measured in another run, so other company on the machine may be behind a speed-up"
         yield Mark("separate runs", text)
+    rounds = measured_rounds(group.done.values())
+    if late := sum(OVER_BUDGET in round.stages_ns for round in rounds):
+        text = f"in {late} of {len(rounds)} rounds the method was still at work in idle time when it was asked; that"
+        yield Mark(OVER_BUDGET, f"{text} time is the round's")
     if broke_off := sum(row.broke_off for row, _ in timed):
         text = f"{broke_off} of {len(timed)} episodes ended in a round that raised or did not return, so that its time"
         yield Mark("broke off", f"{text} is unknown; the speed-up charges them {BASELINE}'s time at least")

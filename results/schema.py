@@ -17,6 +17,8 @@ INVALID_ACTION = "invalid action"  # it returned something that is no action
 RAISED = "raised"  # it raised an exception, or took its process down
 TIMEOUT = "timeout"  # it did not return in time
 
+OVER_BUDGET = "idle over budget"  # stage of a round: work in idle time that the robot had to wait for
+
 
 @dataclass(frozen=True)
 class Mark:
