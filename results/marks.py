@@ -69,7 +69,7 @@ def marks(
         yield Mark("separate runs", text)
     rounds = measured_rounds(group.done.values())
     if late := sum(OVER_BUDGET in round.stages_ns for round in rounds):
-        text = f"in {late} of {len(rounds)} rounds the method was still at work in idle time when it was asked; that"
+        text = f"in {late} of {len(rounds)} rounds the method was still at work in idle time when the next began; that"
         yield Mark(OVER_BUDGET, f"{text} time is the round's")
     if broke_off := sum(row.broke_off for row, _ in timed):
         text = f"{broke_off} of {len(timed)} episodes ended in a round that raised or did not return, so that its time"

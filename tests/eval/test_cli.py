@@ -119,7 +119,7 @@ def test_compare_shows_what_changed_and_ends_with_json(replan, tmp_path):
     ("arguments", "message"),
     [
         ((), "compare takes OLD and NEW, or one directory with --across"),
-        (("--across", "sped"), "differ in 'sped' only"),
+        (("--across", "sped"), "'sped' is neither a setting"),
     ],
 )
 def test_compare_refuses_what_it_cannot_compare(replan, tmp_path, arguments, message):
