@@ -99,6 +99,11 @@ class FastWAMConfig:
                 f"vae_halves_frames must say for each of {len(self.vae_widths) - 2} stages whether it halves the "
                 f"number of frames, got {self.vae_halves_frames}"
             )
+        halves = (*self.vae_halves_frames, None)  # the last stage keeps height, width and frames
+        for frames, width, out in zip(halves, self.vae_widths[:-1], self.vae_widths[1:], strict=True):
+            averaged = width * (1 if frames is None else 4 * (1 + frames))
+            if averaged % out:
+                raise ValueError(f"vae_widths {self.vae_widths}: {averaged} averages do not make {out} channels")
         if self.width % self.heads or (self.width // self.heads) % 2 or self.width // self.heads < 6:
             raise ValueError(f"heads {self.heads} must divide width {self.width} into even parts of at least 6")
         if self.time_width % 2 or self.image_size % (2 * self.ratio):
@@ -121,7 +126,7 @@ class FastWAMConfig:
 FAST_WAM = FastWAMConfig()
 TINY = FastWAMConfig(
     image_size=64,
-    vae_widths=(24, 48, 96),
+    vae_widths=(24, 48, 48),
     vae_blocks=1,
     vae_halves_frames=(True,),
     latents=16,
