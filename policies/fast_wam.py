@@ -7,7 +7,7 @@ every denoising step. The state is a token behind the text, which both branches 
 Exact savings that are on:
 
 * the last video block gives keys and values only;
-* keys and values of the text are computed once per round for the action branch, not once per step;
+* keys and values of the text are computed once per instruction, and those of the state's token once per round;
 * modulations depend on the flow time alone and are kept per time;
 * the image encoder runs its causal convolutions in two dimensions (``wan_vae.py``).
 
@@ -150,11 +150,15 @@ class FastWAMPrefix(Prefix):
 
     Attributes:
         angles: [P, head_dim / 2] rotary angles of the visual tokens.
-        text: [B, T, text_width] embedded instruction, zero at padding, which is seen; the state's token is the last.
+        tokens: [B, T] of the instruction, 0 at padding.
+        words: [B, T, text_width] their embeddings, zero at padding, which both branches see nevertheless.
+        state: [B, 1, text_width], the token behind the words.
     """
 
     angles: Tensor
-    text: Tensor
+    tokens: Tensor
+    words: Tensor
+    state: Tensor
 
 
 @dataclass(frozen=True)
@@ -194,15 +198,30 @@ class Branch(nn.Module):
         self.modulate = nn.Linear(width, 6 * width)
         self.blocks = nn.ModuleList(WanBlock(width, config.width, config.heads, mlp) for _ in range(config.depth))
         self.time_width = config.time_width
-        self._kept: dict[float, list[tuple[Tensor, ...]]] = {}
-        self.register_load_state_dict_pre_hook(lambda branch, *_: branch._kept.clear())
+        # What weights alone determine, or weights and an instruction; forgotten when the weights change.
+        self._at_times: dict[float, list[tuple[Tensor, ...]]] = {}
+        self._instruction: tuple[Tensor, Pairs] | None = None
+        self.register_load_state_dict_pre_hook(lambda branch, *_: branch._forget())
 
     def each_block(self) -> list[WanBlock]:
         """The blocks, typed."""
         return cast("list[WanBlock]", list(self.blocks))
 
-    def read(self, text: Tensor) -> Pairs:
-        """Returns each block's keys and values of text embeddings [B, T, text_width]."""
+    def read(self, prefix: FastWAMPrefix) -> Pairs:
+        """Returns each block's keys and values of the instruction and, behind it, the state.
+
+        Those of the instruction are kept until there is another one; to compare them waits for the device.
+        """
+        if torch.is_grad_enabled():
+            words = self._read(prefix.words)
+        else:
+            if self._instruction is None or not torch.equal(self._instruction[0], prefix.tokens):
+                self._instruction = prefix.tokens, self._read(prefix.words)
+            words = self._instruction[1]
+        both = zip(words, self._read(prefix.state), strict=True)
+        return tuple((torch.cat([k, new_k], 1), torch.cat([v, new_v], 1)) for (k, v), (new_k, new_v) in both)
+
+    def _read(self, text: Tensor) -> Pairs:
         read = self.text_out(F.gelu(self.text_in(text), approximate="tanh"))
         return tuple(block.text_attention.keys_values(read) for block in self.each_block())
 
@@ -210,9 +229,9 @@ class Branch(nn.Module):
         """Returns each block's modulations at a flow time, a number or [B]; those of numbers are kept."""
         if isinstance(time, Tensor) or torch.is_grad_enabled():
             return self._modulations(torch.as_tensor(time, device=self.modulate.weight.device).reshape(-1))
-        if time not in self._kept:
-            self._kept[time] = self._modulations(torch.tensor([time], device=self.modulate.weight.device))
-        return self._kept[time]
+        if time not in self._at_times:
+            self._at_times[time] = self._modulations(torch.tensor([time], device=self.modulate.weight.device))
+        return self._at_times[time]
 
     def _modulations(self, time: Tensor) -> list[tuple[Tensor, ...]]:
         features = time_features(time, self.time_width).to(self.time_in.weight.dtype)
@@ -221,8 +240,12 @@ class Branch(nn.Module):
         return [block.modulations(table) for block in self.each_block()]
 
     def _apply(self, fn: object, recurse: bool = True) -> Branch:  # to another device or precision
-        self._kept.clear()
+        self._forget()
         return super()._apply(fn, recurse)  # type: ignore[arg-type]
+
+    def _forget(self) -> None:
+        self._at_times.clear()
+        self._instruction = None
 
 
 class FastWAM(FlowModel):
@@ -256,25 +279,31 @@ class FastWAM(FlowModel):
         """Width of an attention head."""
         return self.config.width // self.config.heads
 
+    def patches(self, images: Tensor) -> Tensor:
+        """Returns [B, P, n] the pixels of each visual token; the views are one frame."""
+        frame = torch.cat(images.unbind(1), -1)
+        return F.unfold(frame, side := 2 * self.config.ratio, stride=side).transpose(1, 2)
+
     def encode(self, inputs: Inputs) -> FastWAMPrefix:
         """Embeds the views, side by side as one frame, the instruction and the state."""
         frame = torch.cat(inputs.images.unbind(1), -1)
         patches = self.patch_in(self.vision(frame))
-        words = self.text(inputs.tokens) * inputs.token_mask[..., None]
         embeddings = patches.flatten(2).transpose(1, 2)
         return FastWAMPrefix(
             embeddings,
             None,
             embeddings.shape[1],
             rope_image(patches.shape[2], patches.shape[3], self.head_dim, frame.device),
-            torch.cat([words, self.state_in(inputs.state)[:, None]], 1),
+            inputs.tokens * inputs.token_mask,
+            self.text(inputs.tokens) * inputs.token_mask[..., None],
+            self.state_in(inputs.state)[:, None],
         )
 
     def prefill(self, prefix: Prefix, ops: Ops = DENSE) -> FastWAMContext:
         """Runs the video branch over the frame at flow time 0 and keeps each block's keys and values."""
         assert isinstance(prefix, FastWAMPrefix)
         x, turn = prefix.embeddings, rope(prefix.angles, prefix.embeddings.dtype)
-        texts, modulations = self.video.read(prefix.text), self.video.modulations(0.0)
+        texts, modulations = self.video.read(prefix), self.video.modulations(0.0)
         video: list[tuple[Tensor, Tensor]] = []
         for layer, block in enumerate(self.video.each_block()):
             rows = ops.rows(layer, x)
@@ -287,7 +316,7 @@ class FastWAM(FlowModel):
             video.append((k, v))
             computed = block.finish(ops, layer, computed, (q, k, v), texts[layer], modulations[layer], rows)
             x = computed if rows is None else ops.scatter(layer, x, computed, rows)
-        return FastWAMContext(tuple(video), self.action.read(prefix.text))
+        return FastWAMContext(tuple(video), self.action.read(prefix))
 
     def condition(self, context: FastWAMContext, inputs: Inputs) -> FastWAMContext:
         """Returns the context as it is: the state has entered with the text."""

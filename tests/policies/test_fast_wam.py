@@ -120,8 +120,22 @@ def test_branches_of_one_context_are_its_rows(model):
 
 def test_padding_is_seen_as_zeros(model):
     inputs = make_inputs()
-    text = model.encode(inputs).text
-    assert text.shape == (1, 5, CONFIG.text_width) and not text[0, 3].any() and text[0, 4].any()
+    words = model.encode(inputs).words
+    assert words.shape == (1, 4, CONFIG.text_width) and words[0, 2].any() and not words[0, 3].any()
+    context = model.prefill(model.encode(inputs))
+    assert context.text[0][0].shape[1] == 5  # the padding, and the state behind it
+
+
+def test_keys_and_values_of_an_instruction_are_those_of_a_model_that_has_read_nothing_yet(model):
+    used, fresh = FastWAM(CONFIG), FastWAM(CONFIG)
+    with torch.inference_mode():
+        for other in (used, fresh):
+            other.load_state_dict(model.state_dict())
+        first, second = make_inputs(), make_inputs(1)
+        second = replace(second, tokens=torch.tensor([[3, 5, 8, 0]]))
+        for inputs in (first, second, second, first):
+            fresh.load_state_dict(model.state_dict())  # forgets
+            assert equal(used.prefill(used.encode(inputs)), fresh.prefill(fresh.encode(inputs)))
 
 
 @pytest.mark.parametrize(

@@ -182,14 +182,14 @@ def padding_is_not_seen(patch):
 
     def without(self, inputs):
         prefix = encode(self, inputs)
-        return replace(prefix, text=prefix.text[:, [0, 1, 2, -1]])
+        return replace(prefix, words=prefix.words[:, :3])
 
     patch.setattr(FastWAM, "encode", without)
 
 
 def state_left_out(patch):
     encode = FastWAM.encode
-    patch.setattr(FastWAM, "encode", lambda self, i: replace(p := encode(self, i), text=p.text[:, :-1]))
+    patch.setattr(FastWAM, "encode", lambda self, inputs: replace(p := encode(self, inputs), state=p.state[:, :0]))
 
 
 def row_before_column_in_a_square(patch):
