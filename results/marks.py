@@ -69,7 +69,7 @@ def marks(
         text = f"compared on the {len(pairs.done)} of {len(group.done)} cells that {BASELINE} ran too"
         yield Mark("part paired", text)
     if len(pairs.together) < len(pairs.done):
-        text = f"{BASELINE} was measured in another run, so other company on the machine may be behind a speed-up"
+        text = f"{BASELINE} was measured at another start of a run, so other company on the machine may be behind a speed-up"
         yield Mark("separate runs", text)
     yield from _contention(group, timed)
     # An episode whose process was lost has no trajectory to be equal in.

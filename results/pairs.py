@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple
 
 from . import stats
-from .groups import BASELINE, SHOWN, Group, check_manifests
+from .groups import BASELINE, SHOWN, Group, Session, check_manifests
 from .schema import EpisodeRow
 
 MIXED = "mixed code"
@@ -45,8 +45,8 @@ class Pairs(NamedTuple):
 
     Attributes:
         done: Episodes of the method and of the baseline on cells that both measured.
-        together: Those of ``done`` of which one run measured both. Two runs may have had different company on the
-            machine, so their durations are not compared.
+        together: Those of ``done`` that one session measured both of, in that session's copies: two sessions, also of
+            one run directory, may have had different company on the machine, so their durations are not compared.
         lost_method: Episodes of the baseline on cells where the method could not be measured.
         lost_baseline: Episodes of the method on cells where the baseline could not be measured.
         mixed: Whether different code played them, or code that was not recorded in runs of different directories.
@@ -98,7 +98,7 @@ class Pairs(NamedTuple):
 
 
 def baseline_of(group: Group, gathered: Iterable[Group], *, allow_mixed: bool) -> Group | None:
-    """The baseline that a group is compared with: of the same world, and of the same run where there is one.
+    """The baseline that a group is compared with: of the same world, and of the same session where there is one.
 
     Args:
         group: A group.
@@ -113,10 +113,9 @@ def baseline_of(group: Group, gathered: Iterable[Group], *, allow_mixed: bool) -
     """
     if group.method == BASELINE:
         return None
-    sources = set(group.sources.values())
 
     def preference(baseline: Group) -> tuple[bool, bool, str]:
-        return (baseline.world == group.world, not sources.isdisjoint(baseline.sources.values()), baseline.started)
+        return (baseline.world == group.world, not group.sessions.isdisjoint(baseline.sessions), baseline.started)
 
     candidates = [each for each in gathered if each.method == BASELINE and each.cells & group.cells]
     best = max(candidates, key=preference, default=None)
@@ -151,11 +150,18 @@ def pair(
     failed, base_failed = _by_cell(group.errors, cell_of), _by_cell(baseline.errors, cell_of)
     return Pairs(
         pairs,
-        [both for both in pairs if group.sources[both[0].cell] == baseline.sources[both[1].cell]],
+        [both for pair in pairs if (both := _together(group.copies[pair[0].cell], baseline.copies[pair[1].cell]))],
         lost_method=[base[cell] for cell in failed if cell in base],
         lost_baseline=[done[cell] for cell in base_failed if cell in done],
         mixed=group.world != baseline.world,
     )
+
+
+def _together(
+    copies: dict[Session, EpisodeRow], base: dict[Session, EpisodeRow]
+) -> tuple[EpisodeRow, EpisodeRow] | None:
+    """The copies of the first session that measured both sides of a pair; None where none is known to have."""
+    return next(((row, base[at]) for at, row in copies.items() if at in base and row.session), None)
 
 
 def _by_cell(rows: Iterable[EpisodeRow], cell_of: Callable[[EpisodeRow], Hashable]) -> dict[Hashable, EpisodeRow]:

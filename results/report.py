@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from . import plots, stats
-from .groups import BASELINE, Group, groups
+from .groups import BASELINE, Group, by_start, groups
 from .leaderboard import Row, rows_of
 from .marks import ACTIVE_SHARE, SHARED_CORE, SMALL_N
 from .schema import Run
@@ -35,7 +35,7 @@ def render(stores: Iterable[Store], title: str = "Leaderboard", *, allow_mixed: 
         MeasurementMismatch: A latency stands for different durations.
         CodeMismatch: The only baseline on a row's cells was played by other code.
     """
-    stores = list(stores)
+    stores = by_start(stores)
     gathered = groups(stores)
     rows = rows_of(gathered, allow_mixed=allow_mixed)
     colours = plots.palette(row.method for row in rows)

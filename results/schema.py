@@ -114,6 +114,8 @@ class EpisodeRow:
         code: Digests of the source code that decides the episode: of the ``suite`` with the harness's part of an
             episode, the ``policy`` and the ``method``. Empty where it was not recorded (before schema 4).
         weights: Digest of the policy's files, whatever they were called; empty where it is not known.
+        session: Row of table ``runs`` that measured it, from 1: one start or resumption of the run. The store writes
+            it; 0 where it is not known (before schema 5, of a run that was resumed). Not a part of the measurement.
     """
 
     key: str
@@ -146,6 +148,7 @@ class EpisodeRow:
     machine: str = ""
     code: dict[str, str] = field(default_factory=dict)
     weights: str = ""
+    session: int = field(default=0, compare=False)
 
     @property
     def device_kind(self) -> str:

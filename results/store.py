@@ -13,7 +13,7 @@ import sqlite3
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import MISSING, asdict, fields, is_dataclass
+from dataclasses import MISSING, asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -23,7 +23,7 @@ from .upgrades import UPGRADES
 
 FILE = "episodes.db"
 APPLICATION_ID = 0x7265_706C  # "repl": marks the file as ours (PRAGMA application_id)
-VERSION = 4
+VERSION = 5
 
 # STRICT, because SQLite would otherwise keep a NumPy integer as a blob without a word.
 SCHEMA = """
@@ -60,7 +60,8 @@ CREATE TABLE episodes (           -- see schema.EpisodeRow
     device TEXT NOT NULL,
     machine TEXT NOT NULL,
     code TEXT NOT NULL,           -- JSON
-    weights TEXT NOT NULL
+    weights TEXT NOT NULL,
+    session INTEGER NOT NULL      -- id of a row of runs; 0 where it is not known
 ) STRICT;
 CREATE TABLE rounds (             -- see schema.RoundRow
     episode TEXT NOT NULL REFERENCES episodes (key) ON DELETE CASCADE,
@@ -235,6 +236,8 @@ class Store:
     def add(self, row: EpisodeRow) -> None:
         """Writes one episode with its rounds, all or nothing. A row of status ``error`` with the same key is replaced.
 
+        The row's session becomes the one that this store was started for.
+
         Raises:
             DuplicateEpisode: The store holds a measured episode with this key.
             InvalidEpisode: The row holds a value that cannot be kept.
@@ -250,6 +253,7 @@ class Store:
                 raise DuplicateEpisode(f"{row.method} on cell {row.cell} ({row.key}) is already in {self.path}")
             try:
                 self._connection.execute("DELETE FROM episodes WHERE key = ?", (row.key,))
+                row = replace(row, session=len(self.runs))  # ids of runs count from 1
                 self._connection.execute(_insert("episodes", EPISODE_COLUMNS), _values(row, EPISODE_COLUMNS))
                 self._connection.executemany(
                     _insert("rounds", ["episode", *ROUND_COLUMNS]),

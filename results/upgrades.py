@@ -92,4 +92,11 @@ def _add_code_and_weights(connection: sqlite3.Connection) -> None:
         connection.execute("UPDATE episodes SET weights = ? WHERE policy = ?", (digest, policy))
 
 
-UPGRADES = {1: _add_success_at_end, 2: _add_identity_and_device, 3: _add_code_and_weights}
+def _add_session(connection: sqlite3.Connection) -> None:
+    """4 to 5: the start of the run that measured a row."""
+    connection.execute("ALTER TABLE episodes ADD COLUMN session INTEGER NOT NULL DEFAULT 0")
+    # Which start measured an episode of a resumed run was not written down.
+    connection.execute("UPDATE episodes SET session = 1 WHERE (SELECT COUNT(*) FROM runs) = 1")
+
+
+UPGRADES = {1: _add_success_at_end, 2: _add_identity_and_device, 3: _add_code_and_weights, 4: _add_session}

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 from replan.results import Mark, RunIdentity, Store
@@ -469,6 +470,36 @@ def test_runs_that_were_measured_apart_have_no_speed_up_unless_asked(written, ma
     assert flash.paired.n == 4 and flash.speed_up is None and flash.rank is None and "separate runs" in badges(flash)
     _, flash = board(stores, allow_mixed=True)
     assert flash.speed_up.action.value == 4 and "separate runs" in badges(flash) and "mixed code" not in badges(flash)
+
+
+def test_two_starts_of_one_run_are_two_runs_as_far_as_times_go(tmp_path, make):
+    for method, ms in (("dense", 40), ("flash", 10)):
+        with Store.start(tmp_path, make.run()) as store:
+            for episode in versions(make, method, ms=ms):
+                store.add(episode)
+    with Store.open(tmp_path) as store:
+        _, flash = board([store])
+    assert flash.paired.n == 4 and flash.speed_up is None and "separate runs" in badges(flash)
+
+
+def test_the_order_of_directories_changes_nothing(written, make):
+    def run(day, ms, policy):
+        rows = versions(make, "dense", ms=4 * ms) + versions(make, "flash", ms=ms)
+        return written(*(replace(row, policy=policy) for row in rows), run=make.run(started=f"2026-0{day}"))
+
+    newer, older = run(2, 10, "./pol"), run(1, 20, "pol")
+    copy = run(1, 30, "pol/")
+    rows = board([older, newer, copy])
+    assert rows[0].policy == "pol" and rows[1].round_ns.mean == 20_000_000
+    for stores in permutations([older, newer, copy]):
+        assert to_json(board(stores)) == to_json(rows)
+
+
+def test_a_repeat_that_was_timed_with_the_baseline_gives_the_speed_up(written, make):
+    first = written(*versions(make, "dense", ms=400), run=make.run(started="2026-01"))
+    both = [*versions(make, "dense", ms=40), *versions(make, "flash", ms=10)]
+    _, flash = board([first, written(*both, run=make.run(started="2026-02"))])
+    assert flash.speed_up.action.value == 4 and "separate runs" not in badges(flash)
 
 
 def test_a_speed_up_is_over_the_cells_that_one_run_measured(written, make):
