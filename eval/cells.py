@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -58,13 +58,18 @@ class Cell:
         return int(self.key[:12], 16)
 
 
+def weights_of(digests: Sequence[str]) -> str:
+    """Returns one digest for the files of a policy; empty for none."""
+    return digests[0] if len(digests) == 1 else address(list(digests)) if digests else ""
+
+
 @dataclass(frozen=True)
 class Actor:
     """What acts in a cell: a policy with a method.
 
     Attributes:
         weights: Digest of the policy's files.
-        files: Digests of the method's own files.
+        files: Digests of the method's own files, in a fixed order.
         code: Digests of the source code of ``policy`` and ``method``.
         ordered: Whether the method learns across episodes.
     """
@@ -90,6 +95,8 @@ class Job:
         key: Content address of the measurement.
         weights: Digest of the policy's files.
         code: Digests of the source code of ``suite``, ``policy`` and ``method``.
+        files: Digests of the method's own files, in a fixed order.
+        latency: Address of what identifies the latency source.
         place: Position in the chain of a method that learns across episodes; None for every other method.
     """
 
@@ -99,6 +106,8 @@ class Job:
     key: str
     weights: str = ""
     code: dict[str, str] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
+    latency: str = ""
     place: int | None = None
 
 
@@ -152,7 +161,7 @@ def make_jobs(
             actor = actors[policy, method]
             code = {"suite": (suite_code or {}).get(cell.suite, ""), **actor.code}
             # Not the names of the files: a copy elsewhere is the same policy.
-            content = [cell.key, actor.weights, sorted(actor.files), method, code, spec.clock, latency]
+            content = [cell.key, actor.weights, list(actor.files), method, code, spec.clock, latency]
             content += [spec.dtype, spec.device]
             place = None
             if actor.ordered:
@@ -160,7 +169,8 @@ def make_jobs(
                 place = len(chain)
                 content.append({"after": chain[-1] if chain else None})
                 chain.append(address(content))
-            jobs.append(Job(cell, policy, method, address(content), actor.weights, code, place))
+            who = (actor.weights, code, actor.files, address(latency))
+            jobs.append(Job(cell, policy, method, address(content), *who, place))
     return jobs
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..results.schema import Run, machine_digest
 from ..results.store import Store, StoreError
 from . import provenance
-from .cells import Actor, Cell, Job, address, make_cells, make_jobs
+from .cells import Actor, Cell, Job, make_cells, make_jobs, weights_of
 from .clock import check_routes, parse_latency
 from .rows import Host
 from .runner import run
@@ -128,10 +128,9 @@ def make_plan(spec: Spec, registry: Registry, *, command: str, started: str, cel
 
 
 def _actor(policy: PolicyInfo, method: MethodInfo) -> Actor:
-    digests = sorted(policy.files.sha256.values())
     return Actor(
-        weights=digests[0] if len(digests) == 1 else address(digests) if digests else "",
-        files=tuple(method.files.sha256.values()),
+        weights=weights_of(policy.files.digests),
+        files=method.files.digests,
         code={"policy": policy.code, "method": method.code},
         ordered=method.ordered,
     )

@@ -97,7 +97,10 @@ class Agent(Protocol):
         ...
 
     def idle(self, budget_ns: int) -> None:
-        """Gives time in which the robot moves and the accelerator is free. What is done in it counts in no round.
+        """Gives time in which the robot moves and the accelerator is free.
+
+        What is done in it counts in no round, but for what takes longer than all that was given since the last round:
+        the next round is charged with that.
 
         Args:
             budget_ns: Nanoseconds of simulated time that the last control step took.
@@ -131,6 +134,11 @@ class Files:
     def sha256(self) -> dict[str, str]:
         """SHA-256 (hex) by the same names."""
         return {name: _sha256(path, path.stat().st_mtime_ns) for name, path in self.paths.items()}
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """The contents without their names, in a fixed order: a copy elsewhere is the same."""
+        return tuple(sorted(self.sha256.values()))
 
 
 @cache

@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 
 LONGEST_TEXT = 2000  # characters of an exception's text that a row keeps
 
-# Outcomes of episodes that the policy or its method ended by a fault of its own; an environment has others.
-INVALID_ACTION = "invalid action"  # it returned something that is no action
-RAISED = "raised"  # it raised an exception, or took its process down
-TIMEOUT = "timeout"  # it did not return in time
-
 
 class ActionError(ValueError):
     """The agent returned something that is not an action of the environment: a failure of the policy."""

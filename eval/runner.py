@@ -32,12 +32,12 @@ from typing import TYPE_CHECKING
 from tqdm import tqdm
 
 from ..results.escaping import visible
-from ..results.schema import EpisodeRow, Run
+from ..results.schema import INVALID_ACTION, RAISED, TIMEOUT, EpisodeRow, Run
 from ..results.store import FILE, Store, StoreError
 from .cells import address, make_batches, make_chains
 from .claims import claim_directory
 from .clock import write_trace
-from .rows import INVALID_ACTION, RAISED, TIMEOUT, Host, abandoned, failed
+from .rows import Host, abandoned, failed
 from .spec import BadInput, RunStopped
 from .worker import BUILDING
 from .workers import LocalWorker, local_workers, loss

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,6 +38,7 @@ class Replay:
         bit_equal: Of these, every action and state is equal.
         same_code: Measured by the code that is here now.
         same_machine: Measured on this machine.
+        broken: Came out as they must not: by the same code another cell, or on this machine another trajectory.
         failed: Could not be played here.
     """
 
@@ -49,6 +50,7 @@ class Replay:
     bit_equal: int
     same_code: int
     same_machine: int
+    broken: int
     failed: int
 
     @property
@@ -62,13 +64,6 @@ class Replay:
             if self.played and count == self.played:
                 return level
         return "differs"
-
-    @property
-    def broken(self) -> bool:
-        """Whether the same code made another cell anywhere, or another trajectory on the same machine."""
-        if self.same_code < self.played:
-            return False
-        return (self.bit_equal if self.same_machine == self.played else self.same_cell) < self.played
 
 
 def verify(directory: str, registry: Registry, *, cells: int, workers: int = 1, progress: bool = True) -> list[Replay]:
@@ -89,6 +84,7 @@ def verify(directory: str, registry: Registry, *, cells: int, workers: int = 1, 
         StoreError: The run directory cannot be read.
     """
     with Store.open(directory) as store:
+        latency = store.run.identity.latency
         measured = [row for row in store.episodes() if row.status == "done" and row.latency != "measured"]
     conditions: dict[tuple[str, ...], list[EpisodeRow]] = {}
     for row in measured:
@@ -98,13 +94,13 @@ def verify(directory: str, registry: Registry, *, cells: int, workers: int = 1, 
     for rows in conditions.values():
         keys = sorted({row.cell for row in rows})
         chosen = set(np.random.default_rng(0).permutation(keys)[:cells])
-        replays += _replay([row for row in rows if row.cell in chosen], registry, workers, progress)
+        replays += _replay([row for row in rows if row.cell in chosen], latency, registry, workers, progress)
     if not replays:
         raise BadInput(f"{directory} holds no episode that can be played again; `replan verify` needs one")
     return replays
 
 
-def _replay(rows: list[EpisodeRow], registry: Registry, workers: int, progress: bool) -> list[Replay]:
+def _replay(rows: list[EpisodeRow], latency: Any, registry: Registry, workers: int, progress: bool) -> list[Replay]:
     """Plays the cells of rows of one condition again."""
     one = rows[0]
     methods = [m for m in dict.fromkeys(row.method for row in rows) if not registry.method(m, one.policy).ordered]
@@ -130,18 +126,24 @@ def _replay(rows: list[EpisodeRow], registry: Registry, workers: int, progress: 
             started="",
             cells=list(cells.values()),
         )
-        _check_weights(one, plan.jobs[0].weights)
+        _check_names(one, plan.jobs[0].weights, latency, plan.record.identity.latency)
         run(*plan, registry, progress=progress)
         with Store.open(plan.spec.out) as store:
             again = {(row.cell, row.method): row for row in store.episodes()}
     return [_compare([row for row in rows if row.method == method], again, plan.host.machine) for method in methods]
 
 
-def _check_weights(row: EpisodeRow, here: str) -> None:
-    if row.weights and row.weights != here:
+def _check_names(row: EpisodeRow, weights: str, latency: Any, latency_here: Any) -> None:
+    """Raises BadInput where the names of policy and latency stand for something else than in the run."""
+    if row.weights and row.weights != weights:
         raise BadInput(
-            f"policy {row.policy!r} has weights {here[:12]} here and had {row.weights[:12]} in the run; "
+            f"policy {row.policy!r} has weights {weights[:12]} here and had {row.weights[:12]} in the run; "
             "put the run's policy back at this path"
+        )
+    if latency is not None and latency != latency_here:
+        raise BadInput(
+            f"latency {row.latency!r} stands for other durations here than in the run; put the run's file back at this "
+            "path"
         )
 
 
@@ -160,5 +162,14 @@ def _compare(rows: Iterable[EpisodeRow], again: dict[tuple[str, str], EpisodeRow
         bit_equal=sum(a.trajectory_hash == b.trajectory_hash for a, b in same_outcome),
         same_code=sum(a.code == b.code for a, b in played),
         same_machine=sum(a.machine == machine for a, _ in played),
+        broken=sum(_is_broken(a, b, machine) for a, b in played),
         failed=len(pairs) - len(played),
     )
+
+
+def _is_broken(old: EpisodeRow, new: EpisodeRow, machine: str) -> bool:
+    """Whether the same code made another cell, or another trajectory on the same machine."""
+    if old.code != new.code:
+        return False
+    same_cell = (old.observation_hash, old.manifest) == (new.observation_hash, new.manifest)
+    return not same_cell or (old.machine == machine and old.trajectory_hash != new.trajectory_hash)

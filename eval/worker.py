@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import math
+import time  # noqa: TID251 - what an agent does in idle time is measured here
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..envs.realtime import RealTime
 from ..results.groups import BASELINE
-from ..results.schema import EpisodeRow, RoundRow
-from .cells import address
+from ..results.schema import INVALID_ACTION, OVER_BUDGET, RAISED, EpisodeRow, RoundRow
+from .cells import address, weights_of
 from .clock import FinishedRound, parse_latency
 from .journal import Journal
 from .rows import (
-    INVALID_ACTION,
-    RAISED,
     ActionError,
     Host,
     Played,
@@ -39,7 +38,7 @@ from .spec import BadInput
 if TYPE_CHECKING:
     from ..envs.world import World
     from .cells import Cell, Job
-    from .registry import Agent, Registry, Round
+    from .registry import Agent, MethodInfo, Registry, Round
     from .spec import Spec
 
 WARMUP_ROUNDS = 2  # uncounted rounds of an agent under each seed before its first episode in a process
@@ -57,8 +56,24 @@ class NoRound(RuntimeError):
     """An agent kept acting without calling its policy."""
 
 
-class CodeChanged(RuntimeError):
+class Changed(RuntimeError):
     """What would be measured is not what the run began with."""
+
+
+class UndeclaredRoute(RuntimeError):
+    """A round took a route that its method does not declare, so that nobody could have warmed it or given its time."""
+
+
+class Contents(NamedTuple):
+    """Digests of files that an agent was made of.
+
+    Attributes:
+        policy: Of the policy's.
+        method: Of the method's own.
+    """
+
+    policy: tuple[str, ...]
+    method: tuple[str, ...]
 
 
 class Worker:
@@ -80,7 +95,9 @@ class Worker:
         self._latency = parse_latency(spec.latency)
         self._environments: dict[str, Any] = {}
         self._agents: dict[tuple[str, str], Agent] = {}  # by (policy, method)
-        self._same_code: set[tuple[str, str, str]] = set()  # (suite, policy, method) that were compared with the run's
+        self._loaded: dict[tuple[str, str], Contents] = {}  # by (policy, method): what its agent was made of
+        self._methods: dict[tuple[str, str], MethodInfo] = {}  # by (policy, method)
+        self._same: set[tuple[str, str, str]] = set()  # (suite, policy, method) that were compared with the run's
         self._warm: set[tuple[str, str]] = set()  # (policy, method) that have made their warm-up rounds here
         self._routes: set[tuple[str, str, str]] = set()  # (policy, method, route) that have been taken by its agent
 
@@ -142,9 +159,9 @@ class Worker:
         move the world, so the episode is played again, unless the method learns from each episode.
         """
         try:
-            self._require_same_code(job)
             # In this order: triton, if the method loads it, does not survive being loaded after an OpenGL context.
             agent = self._agent(job.policy, job.method)
+            self._require_same(job)
             env = self._environment(job.cell)
             row = self._episode(job, env, agent)
             if self._spec.measures_latency and job.place is None:  # a place is in the chain of one that learns
@@ -156,18 +173,23 @@ class Worker:
         except BaseException as error:
             return failed(job, self._spec, self._host, text_of(error))
 
-    def _require_same_code(self, job: Job) -> None:
-        """Makes sure, once in a process, that the code has not been edited since the run began.
+    def _require_same(self, job: Job) -> None:
+        """Makes sure, once in a process, that nothing that decides an episode has changed since the run began.
 
         Raises:
-            CodeChanged: It has: what is measured now must not get the address of the old code.
+            Changed: Something has: what is measured now must not get the address of what was there before.
         """
         who = job.cell.suite, job.policy, job.method
-        if who not in self._same_code:
-            here = self._registry.code(*who)
-            if changed := [part for part, digest in job.code.items() if digest != here[part]]:
-                raise CodeChanged(f"the code of the {' and '.join(changed)} was edited during the run; start it again")
-            self._same_code.add(who)
+        if who in self._same:
+            return
+        code, loaded = self._registry.code(*who), self._loaded[job.policy, job.method]
+        changed = [f"the code of the {part}" for part, digest in job.code.items() if digest != code[part]]
+        changed += ["the weights of the policy"] if weights_of(loaded.policy) != job.weights else []
+        changed += ["the files of the method"] if loaded.method != job.files else []
+        changed += ["the latency source"] if job.latency and address(self._latency.identity()) != job.latency else []
+        if changed:
+            raise Changed(f"{' and '.join(changed)} changed during the run; start it again")
+        self._same.add(who)
 
     def _episode(self, job: Job, env: Any, agent: Agent) -> EpisodeRow:
         cell = job.cell
@@ -180,6 +202,7 @@ class Worker:
         trajectory = hashlib.sha256(_state(world))
         over = success = bool(info.get("success", False))  # the rule may hold at once
         outcome = str(info.get("outcome", "success" if success else ""))
+        idle_ns = 0  # that the agent took since the last round, less the time that the robot gave it
         try:
             self._warm_up(job.policy, job.method, observation)
             with self._agents_turn(played):
@@ -189,6 +212,7 @@ class Worker:
                     planned = agent.act(observation)
                     made = None if agent.round is None else self._round(job, agent, agent.round, played)
                 if made is not None:
+                    made, idle_ns = _charged(made, idle_ns), 0
                     played.rounds.append(replace(made, latency_ns=self._latency_of(job, made)))
                     self._journal.note(played.rounds[-1])
                     if self._spec.clock == "realtime":
@@ -205,7 +229,9 @@ class Worker:
                 over, success = bool(terminated or truncated), bool(entry_of(info, "success"))
                 outcome = str(info.get("outcome", ""))
                 with self._agents_turn(played):
+                    begun = time.perf_counter_ns()
                     agent.idle(played.sim_ns - before_ns)
+                    idle_ns += time.perf_counter_ns() - begun - (played.sim_ns - before_ns)
             with self._agents_turn(played):
                 agent.end(success)
                 played.counters = finite(agent.counters())
@@ -252,13 +278,13 @@ class Worker:
         """
         if (policy, method) in self._warm:
             return
-        info = self._registry.method(method, policy)
+        info = self._method(policy, method)
         with self._agents_turn(Played({}, "")):
             agent = self._new_agent(policy, method) if info.ordered else self._agent(policy, method)
             taken: set[str] = set()
             for seed in range(WARMUP_SEEDS):
                 agent.reset(seed)
-                taken |= {route_of(_next_round(agent, observation)) for _ in range(WARMUP_ROUNDS)}
+                taken |= {self._declared(policy, method, _next_round(agent, observation)) for _ in range(WARMUP_ROUNDS)}
                 if taken.issuperset(info.routes):
                     break
         if not info.ordered:
@@ -270,7 +296,7 @@ class Worker:
 
         The latency and the actions executed from it are filled in later.
         """
-        index, route = len(played.rounds), route_of(round)
+        index, route = len(played.rounds), self._declared(job.policy, job.method, round)
         compared = job.method != BASELINE and _is_compared(job.cell.key, index)
         action_error = float(agent.dense_error()) if compared else math.nan
         row = RoundRow(
@@ -292,6 +318,20 @@ class Worker:
         self._routes.add((job.policy, job.method, route))
         return row
 
+    def _declared(self, policy: str, method: str, round: Round) -> str:
+        """Returns the route of a round.
+
+        Raises:
+            UndeclaredRoute: Its method does not declare it.
+        """
+        route, declared = route_of(round), self._method(policy, method).routes
+        if route not in declared:
+            raise UndeclaredRoute(
+                f"a round took the route {route!r}, and method {method!r} declares {', '.join(declared)} only; add it "
+                "to its `routes`"
+            )
+        return route
+
     def _latency_of(self, job: Job, round: RoundRow) -> int:
         if self._spec.clock != "realtime":
             return 0
@@ -309,11 +349,42 @@ class Worker:
             self._agents[policy, method] = self._new_agent(policy, method)
         return self._agents[policy, method]
 
+    def _method(self, policy: str, method: str) -> MethodInfo:
+        if (policy, method) not in self._methods:
+            self._methods[policy, method] = self._registry.method(method, policy)
+        return self._methods[policy, method]
+
     def _new_agent(self, policy: str, method: str) -> Agent:
-        return self._registry.agent(policy, method, self._spec.dtype, self._spec.device)
+        """Makes an agent, and makes sure that it was not made while its files were being replaced.
+
+        Raises:
+            Changed: They were.
+        """
+        before = self._contents(policy, method)
+        agent = self._registry.agent(policy, method, self._spec.dtype, self._spec.device)
+        if self._contents(policy, method) != before:
+            raise Changed(f"files of policy {policy!r} or method {method!r} changed while they were read; start again")
+        self._loaded.setdefault((policy, method), before)
+        return agent
+
+    def _contents(self, policy: str, method: str) -> Contents:
+        files = self._registry.policy(policy).files, self._registry.method(method, policy).files
+        return Contents(*(each.digests for each in files))
 
 
 BUILDING = "build"  # key of the journal's entry while a worker is built
+
+
+def _charged(round: RoundRow, idle_ns: int) -> RoundRow:
+    """Returns a round with what its agent was still doing in idle time when it was asked: the robot waited for that."""
+    if idle_ns <= 0:
+        return round
+    return replace(
+        round,
+        host_ns=round.host_ns + idle_ns,
+        cpu_ns=round.cpu_ns + idle_ns,
+        stages_ns={**round.stages_ns, OVER_BUDGET: idle_ns},
+    )
 
 
 def _options(cell: Cell) -> dict[str, Any]:

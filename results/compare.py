@@ -9,7 +9,7 @@ from typing import Any
 
 from . import stats
 from .groups import SHOWN, Group, groups
-from .marks import places
+from .marks import activity, own_marks, places
 from .pairs import MIXED, CodeMismatch, Flip, pair
 from .schema import EpisodeRow, Mark
 from .store import Store
@@ -35,7 +35,7 @@ class Arm:
 
     Attributes:
         value: What tells it from the other: a run directory, or the value of what is compared.
-        method: Method as the user wrote it.
+        method: Method as the user wrote it, with its version where the run holds several.
         policy: Policy name.
         weights: Digest of the policy's files; empty where it is not known.
         code: Digests of the source code behind the episodes; empty where it was not recorded.
@@ -126,6 +126,9 @@ def compare_across(stores: Iterable[Store], name: str, *, allow_mixed: bool = Fa
     """
     gathered = groups(stores)
     having = [group for group in gathered if name in _parts(group)]
+    known = ", ".join(dict.fromkeys((*PARTS, *(setting for group in gathered for setting in group.settings))))
+    if not having:
+        raise NothingToCompare(f"{name!r} is neither a setting of these runs nor a part; --across takes {known}")
     for with_code in (True, False):  # arms of one version of the code, where there are any
         arms: dict[Hashable, list[Group]] = {}
         for group in having:
@@ -137,8 +140,7 @@ def compare_across(stores: Iterable[Store], name: str, *, allow_mixed: bool = Fa
         ]
         if found:
             return found
-    known = dict.fromkeys((*PARTS, *(setting for group in gathered for setting in group.settings)))
-    raise NothingToCompare(f"no two rows differ in {name!r} only; --across takes {', '.join(known)}")
+    raise NothingToCompare(f"no two rows differ in {name!r} only; --across takes {known}")
 
 
 def _parts(group: Group) -> dict[str, Hashable]:
@@ -178,6 +180,12 @@ def _compare(across: str, old: Group, new: Group, values: tuple[str, str], allow
 
     pairs = pair(new, old, cell_of, same=not setting)
     marks = [*_differences(across, old, new), *places(new, old if pairs.done else None, pairs)]
+    for group in (old, new):
+        success = stats.proportion([bool(row.success) for row in group.done.values()])
+        marks += own_marks(group, success, activity(group))
+        marks += (mark for run in group.runs for mark in run.marks)
+    if pairs.done and all(a.trajectory_hash == b.trajectory_hash != "" for a, b in pairs.done):
+        marks.append(Mark("same episodes", "every episode of one arm equals the other's action by action"))
     if not one_suite:
         marks.append(Mark(MIXED, "the suite's code differs between the arms, or was not recorded"))
     if setting:
@@ -203,7 +211,7 @@ def _compare(across: str, old: Group, new: Group, values: tuple[str, str], allow
 def _arm(group: Group, value: str) -> Arm:
     return Arm(
         value=value,
-        method=group.method,
+        method=group.label,
         policy=group.policy,
         weights=group.weights,
         code=group.code,

@@ -35,7 +35,7 @@ class Row:
         devices: Where the policy ran: ``cpu`` or names of CUDA devices.
         machines: Digests of the machines that played the episodes; see ``Run.machines``.
         rank: Position by speed-up per action among the rows of its condition and code, from 1; None for the baseline,
-            for a method that was not active, and where there is no speed-up.
+            for a method that was not active or that loses success, and where there is no speed-up.
         success: Success rate over the measured episodes.
         worst: The same if every episode that could not be measured had failed; None where there is none.
         at_end: Success rate after the end, when the suite looked again; NaN where it did not in every episode.
@@ -51,7 +51,8 @@ class Row:
         action_ns: Duration of the rounds per executed action.
         latency_ns: Mean latency of a round as the environment saw it.
         routes: Share and durations by route.
-        speed_up: Over the baseline, on shared cells of one run, failures included; None without such cells.
+        speed_up: Over the baseline, on shared cells of one run, failures included; None without such cells. An episode
+            that broke off in a round is charged the baseline's time where its own was shorter.
         acceptance: Accepted draft positions, over the rounds that verified a draft.
         action_error: Distance to the dense actions under the same noise.
         contention: Wall time over processor time of the rounds.
@@ -106,11 +107,18 @@ class Row:
         """False where a counter that proves that the method acted did not move in enough episodes."""
         return all(mark.badge != NOT_ACTIVE for mark in self.marks)
 
+    @property
+    def loses(self) -> bool:
+        """Whether a loss of success is shown in the worst case, or nothing was solved that the baseline did solve."""
+        paired = self.paired_worst or self.paired
+        return paired is not None and (paired.high < 0 or (self.success.rate == 0 < paired.lost))
+
 
 def board(stores: Iterable[Store], *, allow_mixed: bool = False) -> list[Row]:
     """Rows by condition and by the code of suite and policy; in each, the baseline first, then by rank.
 
-    Methods without a speed-up come after the ranked ones, those that were not active last.
+    Methods without a rank come after the others: those without a speed-up, those that lose success, and last those
+    that were not active.
 
     Args:
         stores: Runs.
@@ -143,9 +151,11 @@ def rows_of(gathered: list[Group], *, allow_mixed: bool = False) -> list[Row]:
 def _ranked(rows: list[tuple[Row, float]]) -> list[Row]:
     """Rows of one world with their ranks: the baseline, then by speed-up, then those that have no rank."""
     ordered, rank = [], 0
-    places = [(row.method != BASELINE, not row.active, math.isnan(speed_up), -speed_up) for row, speed_up in rows]
+    places = [
+        (row.method != BASELINE, not row.active, row.loses, math.isnan(speed_up), -speed_up) for row, speed_up in rows
+    ]
     for place, row in sorted(zip(places, (row for row, _ in rows), strict=True), key=lambda each: each[0]):
-        ranked = place[:3] == (True, False, False)
+        ranked = place[:4] == (True, False, False, False)
         rank += ranked
         ordered.append(replace(row, rank=rank if ranked else None))
     return ordered
@@ -234,7 +244,14 @@ def _or_nan(values: Iterable[float | None]) -> list[float]:
 
 
 def _speed_up(pairs: list[tuple[EpisodeRow, EpisodeRow]]) -> stats.SpeedUp:
-    return stats.speed_up(*(_timing(side) for side in zip(*pairs, strict=True)))
+    charged = [base if row.broke_off and _pace(row) < _pace(base) else row for row, base in pairs]
+    return stats.speed_up(_timing(charged), _timing(base for _, base in pairs))
+
+
+def _pace(episode: EpisodeRow) -> float:
+    """Time of the rounds per executed action; 0 where there is none."""
+    rounds = measured_rounds([episode])
+    return sum(round.host_ns for round in rounds) / max(1, sum(round.executed for round in rounds))
 
 
 def _timing(episodes: Iterable[EpisodeRow]) -> stats.Timing:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from . import stats
 from .groups import BASELINE, Group
 from .pairs import MIXED, Pairs
-from .schema import EpisodeRow, Mark, RoundRow, Run
+from .schema import OVER_BUDGET, EpisodeRow, Mark, RoundRow, Run
 
 SMALL_N = 0.05  # half width of the success interval above which a row is marked
 SHARED_CORE = 1.1  # wall time over processor time above which a row is marked
@@ -56,21 +56,24 @@ def marks(
         success: Its success rate.
         moved: What :func:`activity` says of it.
     """
-    yield from dict.fromkeys(mark for run in group.runs for mark in run.suite_marks.get(group.suite, ()))
-    yield from _activity(moved)
+    yield from own_marks(group, success, moved)
     if group.errors:
         yield Mark("errors", "episodes could not be measured; the worst case counts each as a failure")
-    half = (success.high - success.low) / 2
-    if success.n and half > SMALL_N:
-        yield Mark("small n", f"the 95 % interval of success is wider than ±{100 * SMALL_N:.0f} points")
     if group.method != BASELINE and not pairs.done:
         yield Mark("unpaired", f"no {BASELINE} episode on these cells, so there is no comparison")
     elif pairs.done and len(pairs.done) < len(group.done):
         text = f"compared on the {len(pairs.done)} of {len(group.done)} cells that {BASELINE} ran too"
         yield Mark("part paired", text)
     if len(pairs.together) < len(pairs.done):
-        text = f"{BASELINE} was measured at another start of a run, so other company on the machine may be behind a speed-up"
+        text = f"{BASELINE} was measured at another start of a run; other company may be behind a speed-up"
         yield Mark("separate runs", text)
+    rounds = measured_rounds(group.done.values())
+    if late := sum(OVER_BUDGET in round.stages_ns for round in rounds):
+        text = f"in {late} of {len(rounds)} rounds the method was still at work in idle time when it was asked; that"
+        yield Mark(OVER_BUDGET, f"{text} time is the round's")
+    if broke_off := sum(row.broke_off for row, _ in timed):
+        text = f"{broke_off} of {len(timed)} episodes ended in a round that raised or did not return, so that its time"
+        yield Mark("broke off", f"{text} is unknown; the speed-up charges them {BASELINE}'s time at least")
     yield from _contention(group, timed)
     # An episode whose process was lost has no trajectory to be equal in.
     if pairs.done and all(a.trajectory_hash == b.trajectory_hash != "" for a, b in pairs.done):
@@ -81,9 +84,17 @@ def marks(
         )
     if pairs.mixed:
         yield Mark(MIXED, f"{BASELINE} was played by other code of the suite or policy, or by code not recorded")
+    yield from places(group, baseline if pairs.done else None, pairs)
+
+
+def own_marks(group: Group, success: stats.Proportion, moved: dict[str, float]) -> Iterable[Mark]:
+    """Yields the marks of a row that do not come from a comparison; the arguments are those of :func:`marks`."""
+    yield from dict.fromkeys(mark for run in group.runs for mark in run.suite_marks.get(group.suite, ()))
+    yield from _activity(moved)
+    if success.n and (success.high - success.low) / 2 > SMALL_N:
+        yield Mark("small n", f"the 95 % interval of success is wider than ±{100 * SMALL_N:.0f} points")
     if not group.code:
         yield Mark("code not recorded", "an older version of replan did not write down which code played this")
-    yield from places(group, baseline if pairs.done else None, pairs)
 
 
 def _activity(moved: dict[str, float]) -> Iterable[Mark]:

@@ -12,6 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+# Outcomes of episodes that the policy or its method ended by a fault of its own; an environment has others.
+INVALID_ACTION = "invalid action"  # it returned something that is no action
+RAISED = "raised"  # it raised an exception, or took its process down
+TIMEOUT = "timeout"  # it did not return in time
+
+OVER_BUDGET = "idle over budget"  # stage of a round: work in idle time that the robot had to wait for
+
 
 @dataclass(frozen=True)
 class Mark:
@@ -149,6 +156,11 @@ class EpisodeRow:
     code: dict[str, str] = field(default_factory=dict)
     weights: str = ""
     session: int = field(default=0, compare=False)
+
+    @property
+    def broke_off(self) -> bool:
+        """Whether the policy or method did not finish its last round, so that nobody knows how long it takes."""
+        return self.failure is not None and self.outcome in (RAISED, TIMEOUT)
 
     @property
     def device_kind(self) -> str:

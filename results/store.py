@@ -217,10 +217,15 @@ class Store:
             StoreUnreadable: The file is not ours, or damaged.
             StoreVersion: The file was written by another version of the schema.
         """
+        if not str(directory):
+            raise StoreMissing("'' is no run directory; give the one that `replan eval --out` wrote")
         path = Path(directory)
         path = path / FILE if path.is_dir() else path
         if not path.exists():
-            raise StoreMissing(f"{directory}: no {FILE} in it; give the directory that `replan eval --out` wrote")
+            runs = sorted(each.parent.name for each in path.parent.glob(f"*/{FILE}"))
+            hint = f"its folders {', '.join(runs[:3])} hold runs: give {path.parent}/*/" if runs else ""
+            hint = hint or "give the directory that `replan eval --out` wrote"
+            raise StoreMissing(f"{directory}: no {FILE} in it; {hint}")
         return cls(path, _connect(path, writable=False), writable=False)
 
     @property
@@ -234,9 +239,9 @@ class Store:
             return {key for (key,) in self._connection.execute("SELECT key FROM episodes WHERE status = 'done'")}
 
     def add(self, row: EpisodeRow) -> None:
-        """Writes one episode with its rounds, all or nothing. A row of status ``error`` with the same key is replaced.
+        """Writes one episode with its rounds, as of this start of the run, all or nothing.
 
-        The row's session becomes the one that this store was started for.
+        A row of status ``error`` with the same key is replaced.
 
         Raises:
             DuplicateEpisode: The store holds a measured episode with this key.
@@ -247,13 +252,13 @@ class Store:
             raise StoreUnavailable(
                 f"{self.path} was moved or deleted while it was written; what was moved can be resumed where it is now"
             )
+        row = replace(row, session=len(self.runs))  # ids of runs count from 1
         with _readable(self.path), _transaction(self._connection):
             status = self._connection.execute("SELECT status FROM episodes WHERE key = ?", (row.key,)).fetchone()
             if status == ("done",):
                 raise DuplicateEpisode(f"{row.method} on cell {row.cell} ({row.key}) is already in {self.path}")
             try:
                 self._connection.execute("DELETE FROM episodes WHERE key = ?", (row.key,))
-                row = replace(row, session=len(self.runs))  # ids of runs count from 1
                 self._connection.execute(_insert("episodes", EPISODE_COLUMNS), _values(row, EPISODE_COLUMNS))
                 self._connection.executemany(
                     _insert("rounds", ["episode", *ROUND_COLUMNS]),

@@ -379,7 +379,9 @@ def _compared(suite: str, found: list[Comparison]) -> str:
     columns = [name for name in conditions[0] if len({each.get(name) for each in conditions}) > 1]
     shared = [f"{name} {value}" for name, value in conditions[0].items() if name not in columns]
     values = [f"{each.old.value} → {each.new.value}" for each in found]
-    if len(set(values)) == 1:
+    if found[0].across == "method":  # which has a column anyway
+        pass
+    elif len(set(values)) == 1:
         shared.append(f"{found[0].across} {values[0]}")
     else:
         columns.append(found[0].across)

@@ -139,4 +139,4 @@ def test_code_that_is_edited_during_a_run_is_not_measured_under_the_old_address(
     with Store.open(spec.out) as store:
         rows = {row.method: row for row in store.episodes()}
     assert rows["dense"].status == "done"
-    assert rows["slow"].error == "CodeChanged: the code of the method was edited during the run; start it again"
+    assert rows["slow"].error == "Changed: the code of the method changed during the run; start it again"

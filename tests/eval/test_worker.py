@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 from fake import FakeAgent, FakeRegistry
 from play import plan
+from replan.eval import worker as worker_module
+from replan.eval.evaluate import make_plan
+from replan.eval.registry import Files, MethodInfo
 from replan.eval.rows import Host
-from replan.eval.spec import BadInput
+from replan.eval.spec import BadInput, make_spec
 from replan.eval.worker import WARMUP_ACTS, WARMUP_ROUNDS, WARMUP_SEEDS, Worker
+from replan.results.schema import OVER_BUDGET
 
 
 class Watched(FakeRegistry):
@@ -355,6 +359,123 @@ def test_an_exception_whose_text_cannot_be_read_or_stored_is_a_failure_like_any_
     acting.act = raising(OSError("\udcff" + "x" * 10_000))
     failure = worker.play(other).failure
     assert failure.startswith("OSError: \\udcffx") and len(failure.encode()) < 3000
+
+
+def test_a_route_that_the_method_does_not_declare_is_refused_in_the_trial_and_its_failure_later():
+    worker, registry, (job, _) = worker_of(method="draft")
+    registry.method = lambda spec, policy: MethodInfo(routes=("full",))
+    why = "a round took the route 'flash', and method 'draft' declares full only; add it to its `routes`"
+    with pytest.raises(BadInput, match=f"cannot act in suite 'belt': UndeclaredRoute: {why}"):
+        worker.build([job.cell])
+    worker, registry, (job, _) = worker_of(method="late")  # whose other route comes when the robot has moved
+    registry.method = lambda spec, policy: MethodInfo(routes=("full",))
+    row = worker.play(job)
+    assert (row.status, row.success, row.outcome) == ("done", False, "raised")
+    assert row.failure == f"UndeclaredRoute: {why.replace('draft', 'late')}"
+
+
+class Clock:
+    """A clock that only an agent's work in idle time moves."""
+
+    def __init__(self):
+        self.now = 0
+
+    def perf_counter_ns(self):
+        return self.now
+
+
+@pytest.mark.parametrize(("share", "over"), [(1.0, 0), (1.5, 25_000_000)])
+def test_idle_time_is_free_as_long_as_the_robot_moves_and_the_rest_is_the_next_rounds(monkeypatch, share, over):
+    worker, registry, jobs = worker_of()
+    worker.build([jobs[0].cell])
+    clock = Clock()
+    monkeypatch.setattr(worker_module, "time", clock)
+    acting = registry.acting
+    acting._host_ns = lambda: 1_000_000
+
+    def idle(budget_ns):
+        assert budget_ns == 50_000_000
+        clock.now += int(share * budget_ns)
+
+    acting.idle = idle
+    first, *later = worker.play(jobs[0]).rounds
+    assert first.host_ns == 1_000_000 and OVER_BUDGET not in first.stages_ns and later
+    previous = first
+    for each in later:
+        excess = over * previous.executed
+        assert each.host_ns == 1_000_000 + excess
+        assert each.stages_ns.get(OVER_BUDGET, 0) == excess
+        previous = each
+
+
+def test_a_pause_that_was_not_used_is_there_for_the_next_step_until_the_next_round(monkeypatch):
+    worker, registry, jobs = worker_of()
+    worker.build([jobs[0].cell])
+    clock, steps = Clock(), []
+    monkeypatch.setattr(worker_module, "time", clock)
+
+    def idle(budget_ns):  # nothing in the first step after a round, and what two steps give in the second
+        steps.append(budget_ns)
+        clock.now += 0 if len(steps) % 4 == 1 else 2 * budget_ns if len(steps) % 4 == 2 else budget_ns
+
+    registry.acting.idle = idle
+    rounds = worker.play(jobs[0]).rounds
+    assert all(each.executed == 4 for each in rounds[:-1]) and len(rounds) > 1
+    assert not any(OVER_BUDGET in each.stages_ns for each in rounds)
+
+
+class Swapped(FakeRegistry):
+    """A policy and a method with a file each."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def policy(self, name):
+        return replace(super().policy(name), files=Files({"weights": self.folder / "weights"}))
+
+    def method(self, spec, policy):
+        return replace(super().method(spec, policy), files=Files({"draft": self.folder / "draft"}))
+
+
+@pytest.mark.parametrize(
+    ("file", "what"),
+    [("weights", "weights of the policy"), ("draft", "files of the method"), ("p.toml", "latency source"), (None, "")],
+)
+def test_files_that_are_replaced_during_a_run_are_not_measured_under_the_old_address(tmp_path, file, what):
+    for name in ("weights", "draft"):
+        (tmp_path / name).write_text("old")
+    (tmp_path / "p.toml").write_text("[p]\nfull = '9ms'\n")
+    registry, latency = Swapped(tmp_path), f"profile:{tmp_path / 'p.toml'}#p"
+    plain = {"suite": "belt", "episodes": 2, "device": "cpu", "out": "x", "clock": "realtime", "latency": latency}
+    prepared = make_plan(make_spec(plain, registry.suites()), registry, command="", started="")
+    if file is not None:
+        (tmp_path / file).write_text("[p]\nfull = '8ms'\n")
+    row = Worker(registry, prepared.spec, prepared.host).play(prepared.jobs[0])
+    if file is None:
+        assert row.status == "done"
+    else:
+        assert row.error == f"Changed: the {what} changed during the run; start it again"
+
+
+def test_files_that_are_replaced_while_an_agent_is_made_of_them_are_refused(tmp_path):
+    for name in ("weights", "draft"):
+        (tmp_path / name).write_text("old")
+    registry = Swapped(tmp_path)
+    prepared = make_plan(
+        make_spec({"suite": "belt", "episodes": 1, "device": "cpu", "out": "x"}, registry.suites()),
+        registry,
+        command="",
+        started="",
+    )
+    agent = registry.agent
+
+    def slow(*arguments):
+        (tmp_path / "weights").write_text("new")
+        return agent(*arguments)
+
+    registry.agent = slow
+    row = Worker(registry, prepared.spec, prepared.host).play(prepared.jobs[0])
+    assert row.error == ("Changed: files of policy 'tiny' or method 'dense' changed while they were read; start again")
 
 
 def test_the_warm_up_takes_every_route_and_is_made_when_the_worker_is_built():

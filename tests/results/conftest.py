@@ -57,6 +57,7 @@ def build_episode(method: str = "dense", cell: int = 0, success: bool | None = T
         rounds=(build_round(0), build_round(1)),
         machine="a-machine",
         code=build_code(method),
+        session=1,  # as a store that was started once writes it
         weights="f00d" if changes.get("policy", "pi0-tiny") == "pi0-tiny" else f"weights of {changes['policy']}",
     )
     values.update(changes)

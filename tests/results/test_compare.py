@@ -34,7 +34,7 @@ def test_two_versions_of_a_method_are_compared_cell_by_cell(versions, make):
     assert [(flip.direction, flip.init_state) for flip in found.flips] == [("lost", 1), ("lost", 2), ("gained", 3)]
     assert (found.old.success.rate, found.new.success.rate) == (0.75, 0.5)
     assert found.old.value.endswith("run-0") and found.new.value.endswith("run-1")
-    assert badges(found) == {"other method code"}
+    assert badges(found) >= {"other method code", "small n", "tiny model trained here"}
     assert "aaaaaa before, bbbbbb now" in str(found.marks[0])
     (back,) = compare_runs(new, old)
     assert (back.paired.lost, back.paired.gained) == (1, 2)
@@ -115,12 +115,14 @@ def test_methods_and_policies_may_be_arms(written, make):
     assert (by_method.old.value, by_method.new.value, by_method.paired.lost) == ("dense", "flash", 1)
     (by_policy,) = compare_across([written(*rows)], "policy")
     assert {by_policy.old.value, by_policy.new.value} == {"pi0-tiny", "other"}
-    assert badges(by_policy) == set()
+    assert badges(by_policy) == {"small n", "tiny model trained here", "same episodes"}
 
 
 def test_a_name_that_no_rows_differ_in_is_refused_with_those_that_there_are(written, make):
     store = written(make.episode("dense", settings={"speed": 6.0}))
-    for name in ("sped", "speed"):
+    with pytest.raises(NothingToCompare, match="'sped' is neither a setting .* --across takes suite, .*method, speed"):
+        compare_across([store], "sped")
+    for name in ("speed", "method"):
         with pytest.raises(NothingToCompare, match=f"'{name}' only; --across takes suite, .*method, speed"):
             compare_across([store], name)
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import sqlite3
 from dataclasses import replace
 from itertools import permutations
 
@@ -397,7 +399,8 @@ def test_a_method_that_is_lost_in_its_hard_episodes_is_shown_and_ranked_in_its_w
         return [*played, *(make.error(method, cell) for cell in range(measured, 16))]
 
     dense, steady, fragile = board([written(*rows("dense", 40), *rows("fragile", 8, 2), *rows("steady", 20))])
-    assert (steady.method, steady.rank, fragile.method, fragile.rank) == ("steady", 1, "fragile", 2)
+    assert (steady.method, steady.rank, fragile.method, fragile.rank) == ("steady", 1, "fragile", None)
+    assert fragile.paired.high > 0 > fragile.paired_worst.high  # it loses in the worst case alone
     assert (fragile.success.rate, fragile.worst.rate, fragile.worst.n) == (1, 2 / 16, 16)
     assert (fragile.paired.difference, fragile.paired.lost) == (0, 0)
     assert (fragile.paired_worst.lost, fragile.paired_worst.n) == (6, 16)  # dense solved six of the cells it missed
@@ -415,6 +418,49 @@ def test_a_cell_that_the_baseline_lost_counts_against_the_method_in_the_worst_ca
     ]
     _, row = board([written(*dense, *flash)])
     assert row.paired.n == 1 and (row.paired_worst.lost, row.paired_worst.n) == (1, 3)
+
+
+def test_what_could_not_be_measured_is_charged_the_baselines_time_in_the_ranking(written, make):
+    def rows(method, ms, measured=64):
+        played = [make.episode(method, cell, rounds=(make.round(ms=ms),)) for cell in range(measured)]
+        return [*played, *(make.error(method, cell) for cell in range(measured, 64))]
+
+    rows = board([written(*rows("dense", 40), *rows("lost", 10, 63), *rows("steady", 10.4))])
+    assert [(row.method, row.rank) for row in rows] == [("dense", None), ("steady", 1), ("lost", 2)]
+
+
+def test_a_method_that_loses_has_no_rank_however_fast_it_is(written, make):
+    def rows(method, ms, solved, **changes):
+        return [make.episode(method, cell, cell < solved, rounds=(make.round(ms=ms),), **changes) for cell in range(20)]
+
+    raised = {"outcome": "raised", "failure": "ValueError: no"}
+    ranked = board(
+        [written(*rows("dense", 40, 18), *rows("fine", 20, 17), *rows("bad", 5, 9), *rows("no", 1, 0, **raised))]
+    )
+    assert [(row.method, row.rank, row.loses) for row in ranked] == [
+        ("dense", None, False),
+        ("fine", 1, False),
+        ("bad", None, True),
+        ("no", None, True),
+    ]
+    _, one = board([written(*rows("dense", 40, 1)[:1], *rows("no", 1, 0)[:1])])
+    assert one.paired.high > 0 and one.rank is None  # one cell shows nothing, and solving nothing earns nothing
+
+
+@pytest.mark.parametrize("outcome", ["raised", "timeout"])
+def test_a_round_that_did_not_return_is_charged_the_baselines_time_at_least(written, make, outcome):
+    def rows(method, ms, success=True, **changes):
+        return make.episode(method, 0, success, rounds=(make.round(ms=ms),), **changes)
+
+    broken = {"outcome": outcome, "failure": "it did not return"}
+    _, fast = board([written(rows("dense", 40), rows("fast", 1, False, **broken))])
+    assert fast.speed_up.action.value == 1 and "broke off" in badges(fast)
+    _, slow = board([written(rows("dense", 40), rows("slow", 80, False, **broken))])
+    assert slow.speed_up.action.value == 0.5
+    _, nothing = board([written(rows("dense", 40), make.episode("dead", 0, False, rounds=(), **broken))])
+    assert nothing.speed_up.action.value == 1
+    _, refused = board([written(rows("dense", 40), rows("odd", 10, False, outcome="invalid action", failure="nan"))])
+    assert refused.speed_up.action.value == 4 and "broke off" not in badges(refused)  # its rounds all returned
 
 
 def test_an_idle_method_is_never_ranked(written, make):
@@ -472,14 +518,25 @@ def test_runs_that_were_measured_apart_have_no_speed_up_unless_asked(written, ma
     assert flash.speed_up.action.value == 4 and "separate runs" in badges(flash) and "mixed code" not in badges(flash)
 
 
-def test_two_starts_of_one_run_are_two_runs_as_far_as_times_go(tmp_path, make):
-    for method, ms in (("dense", 40), ("flash", 10)):
-        with Store.start(tmp_path, make.run()) as store:
-            for episode in versions(make, method, ms=ms):
-                store.add(episode)
-    with Store.open(tmp_path) as store:
+def test_two_starts_of_one_run_are_measured_apart(written, make, tmp_path):
+    for methods in (("dense",), ("flash",)):
+        with Store.start(tmp_path / "resumed", make.run()) as store:
+            for row in (row for method in methods for row in versions(make, method)):
+                store.add(row)
+    with Store.open(tmp_path / "resumed") as store:
         _, flash = board([store])
-    assert flash.paired.n == 4 and flash.speed_up is None and "separate runs" in badges(flash)
+        assert flash.paired.n == 4 and flash.speed_up is None and "separate runs" in badges(flash)
+        _, flash = board([store], allow_mixed=True)
+        assert flash.speed_up is not None
+
+
+def test_which_of_several_starts_measured_an_old_run_is_unknown_and_nothing_is_timed(written, make):
+    store = written(*versions(make, "dense"), *versions(make, "flash"))
+    with contextlib.closing(sqlite3.connect(store.path)) as connection, connection:
+        connection.execute("UPDATE episodes SET session = 0")
+    with Store.open(store.path) as again:
+        _, flash = board([again])
+    assert flash.speed_up is None and "separate runs" in badges(flash)
 
 
 def test_the_order_of_directories_changes_nothing(written, make):

@@ -310,7 +310,7 @@ def test_a_run_of_an_older_schema_is_read_as_it_is_and_goes_on(tmp_path, make, v
     drafts = [(each.accepted is None, each.drafted) for row in rows for each in row.rounds]
     assert set(drafts) == {(True, None), (False, 10)}
 
-    new = make.episode(success_at_end=False, failure="not finite")
+    new = make.episode(success_at_end=False, failure="not finite", session=2)
     with Store.start(tmp_path, run) as store:
         store.add(new)
         for impossible in ({"success_at_end": True}, {"failure": "not finite"}):
@@ -369,7 +369,8 @@ def test_what_was_wrong_with_an_action_was_called_an_error_once(tmp_path, make):
     with Store.open(tmp_path) as store:
         (row,) = store.episodes()
         assert (row.status, row.success, row.failure, row.error) == ("done", False, "not finite", None)
-        assert (row.device, row.machine) == ("H200", "")  # resumed on another machine: which one measured it is unknown
+        # Resumed on another machine: which one, and which start, measured it is unknown.
+        assert (row.device, row.machine, row.session) == ("H200", "", 0)
         assert store.run.spec == {"seed": 0, "dtype": "float32", "device": "cuda"}
         assert store.run.marks == (Mark("x", "y"),) and len(store.runs) == 2
 
@@ -587,7 +588,7 @@ def test_a_writer_killed_in_the_middle_loses_only_the_episode_it_was_writing(tmp
         assert resumed.done_keys() == {row.key for row in expected}
         resumed.add(make.episode(cell=2))
     with Store.open(directory) as reader:
-        assert reader.episodes() == [*expected, make.episode(cell=2)]
+        assert reader.episodes() == [*expected, make.episode(cell=2, session=2)]
 
 
 def test_a_run_killed_before_its_store_was_complete_starts_again(tmp_path, make, monkeypatch):
