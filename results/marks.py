@@ -8,23 +8,13 @@ from collections.abc import Iterable
 from . import stats
 from .groups import BASELINE, Group
 from .pairs import MIXED, Pairs
-from .schema import OVER_BUDGET, EpisodeRow, Mark, RoundRow, Run
+from .schema import OVER_BUDGET, EpisodeRow, Mark, Run
+from .timing import contention, measured_rounds
 
 SMALL_N = 0.05  # half width of the success interval above which a row is marked
 SHARED_CORE = 1.1  # wall time over processor time above which a row is marked
 NOT_ACTIVE = "NOT ACTIVE"
 ACTIVE_SHARE = 0.5  # below it, most episodes are the dense policy's, and so are the figures of the row
-
-
-def measured_rounds(episodes: Iterable[EpisodeRow]) -> list[RoundRow]:
-    """Rounds whose durations count: those after warm-up."""
-    return [round for episode in episodes for round in episode.rounds if not round.warmup]
-
-
-def contention(episodes: Iterable[EpisodeRow]) -> float:
-    """Wall time over processor time of the rounds after warm-up; NaN without one."""
-    rounds = measured_rounds(episodes)
-    return stats.contention([round.host_ns for round in rounds], [round.cpu_ns for round in rounds])
 
 
 def activity(group: Group) -> dict[str, float]:
@@ -71,9 +61,6 @@ def marks(
     if late := sum(OVER_BUDGET in round.stages_ns for round in rounds):
         text = f"in {late} of {len(rounds)} rounds the method was still at work in idle time when it was asked; that"
         yield Mark(OVER_BUDGET, f"{text} time is the round's")
-    if broke_off := sum(row.broke_off for row, _ in timed):
-        text = f"{broke_off} of {len(timed)} episodes ended in a round that raised or did not return, so that its time"
-        yield Mark("broke off", f"{text} is unknown; the speed-up charges them {BASELINE}'s time at least")
     yield from _contention(group, timed)
     # An episode whose process was lost has no trajectory to be equal in.
     if pairs.done and all(a.trajectory_hash == b.trajectory_hash != "" for a, b in pairs.done):
@@ -93,6 +80,12 @@ def own_marks(group: Group, success: stats.Proportion, moved: dict[str, float]) 
     yield from _activity(moved)
     if success.n and (success.high - success.low) / 2 > SMALL_N:
         yield Mark("small n", f"the 95 % interval of success is wider than ±{100 * SMALL_N:.0f} points")
+    if broke_off := sum(row.broke_off for row in group.done.values()):
+        text = f"{broke_off} of {len(group.done)} episodes ended in a round that raised or did not return; its time is"
+        text += (
+            f" unknown, and {BASELINE}'s round at least is charged, if there is one; routes and latency leave it out"
+        )
+        yield Mark("broke off", text)
     if not group.code:
         yield Mark("code not recorded", "an older version of replan did not write down which code played this")
 

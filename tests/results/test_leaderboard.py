@@ -448,19 +448,40 @@ def test_a_method_that_loses_has_no_rank_however_fast_it_is(written, make):
 
 
 @pytest.mark.parametrize("outcome", ["raised", "timeout"])
-def test_a_round_that_did_not_return_is_charged_the_baselines_time_at_least(written, make, outcome):
-    def rows(method, ms, success=True, **changes):
-        return make.episode(method, 0, success, rounds=(make.round(ms=ms),), **changes)
+def test_a_method_is_not_fast_because_it_fails_early(written, make, outcome):
+    """One round of 10 ms and 10 actions, and then one that does not return and is charged dense's 40 ms."""
+    rows = [make.episode("dense", cell, rounds=(make.round(ms=30), make.round(1, ms=50))) for cell in range(30)]
+    fails = dict(success=False, outcome=outcome, failure="gave up", rounds=(make.round(ms=10),))
+    rows += [
+        make.episode("flash", cell, **fails if cell % 2 else {"rounds": (make.round(ms=10),)}) for cell in range(30)
+    ]
+    _, flash = board([written(*rows)])
+    assert flash.speed_up.action.value == pytest.approx(40 / 30)  # 15 * (10 + 10 + 40) ms over 300 actions
+    assert flash.action_ns == 3_000_000 and flash.round_ns.n == 45 and flash.round_ns.mean == 20_000_000
+    (mark,) = [mark for mark in flash.marks if mark.badge == "broke off"]
+    assert "15 of 30 episodes ended in a round" in mark.text
 
-    broken = {"outcome": outcome, "failure": "it did not return"}
-    _, fast = board([written(rows("dense", 40), rows("fast", 1, False, **broken))])
-    assert fast.speed_up.action.value == 1 and "broke off" in badges(fast)
-    _, slow = board([written(rows("dense", 40), rows("slow", 80, False, **broken))])
-    assert slow.speed_up.action.value == 0.5
-    _, nothing = board([written(rows("dense", 40), make.episode("dead", 0, False, rounds=(), **broken))])
-    assert nothing.speed_up.action.value == 1
-    _, refused = board([written(rows("dense", 40), rows("odd", 10, False, outcome="invalid action", failure="nan"))])
-    assert refused.speed_up.action.value == 4 and "broke off" not in badges(refused)  # its rounds all returned
+
+def test_a_slow_method_is_charged_its_own_round(written, make):
+    rows = [make.episode(method, rounds=(make.round(ms=ms),)) for method, ms in (("dense", 40), ("slow", 100))]
+    rows += [make.episode("dense", 1, rounds=(make.round(ms=40),))]
+    rows += [make.episode("slow", 1, False, outcome="raised", failure="no", rounds=())]
+    _, slow = board([written(*rows)])
+    assert slow.round_ns.mean == 100_000_000 and slow.speed_up.action.value == pytest.approx(4 / 20)
+
+
+def test_a_round_that_did_not_return_is_charged_the_methods_own_median_without_a_baseline(written, make):
+    lost = make.episode("flash", 1, False, outcome="timeout", failure="late", rounds=())
+    (alone,) = board([written(make.episode("flash", rounds=tuple(make.round(i, ms=i + 1) for i in range(5))), lost)])
+    assert alone.action_ns == (15 + 3) * 1_000_000 / 50 and "broke off" in badges(alone)
+    (nothing,) = board([written(lost)])
+    assert math.isnan(nothing.action_ns) and "broke off" in badges(nothing)
+
+
+def test_an_action_that_is_none_ends_a_round_that_did_return(written, make):
+    refused = make.episode("flash", success=False, outcome="invalid action", failure="NaN", rounds=(make.round(ms=10),))
+    _, flash = board([written(make.episode("dense"), refused)])
+    assert flash.round_ns.n == 1 and "broke off" not in badges(flash)
 
 
 def test_an_idle_method_is_never_ranked(written, make):
