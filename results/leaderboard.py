@@ -11,7 +11,7 @@ import numpy as np
 
 from . import stats
 from .groups import BASELINE, Group, groups
-from .marks import NOT_ACTIVE, activity, marks
+from .marks import LOSS, NONE_FINISHED, NOT_ACTIVE, activity, marks
 from .pairs import Flip, Pairs, baseline_of, pair
 from .schema import EpisodeRow, Mark
 from .store import Store
@@ -36,7 +36,7 @@ class Row:
         devices: Where the policy ran: ``cpu`` or names of CUDA devices.
         machines: Digests of the machines that played the episodes; see ``Run.machines``.
         rank: Position by speed-up per action among the rows of its condition and code, from 1; None for the baseline,
-            for a method that was not active or that loses success, and where there is no speed-up.
+            where there is no speed-up, and where a mark says so (the rule is :data:`.marks.RANK`).
         success: Success rate over the measured episodes.
         worst: The same if every episode that could not be measured had failed; None where there is none.
         at_end: Success rate after the end, when the suite looked again; NaN where it did not in every episode.
@@ -107,20 +107,19 @@ class Row:
     @property
     def active(self) -> bool:
         """False where a counter that proves that the method acted did not move in enough episodes."""
-        return all(mark.badge != NOT_ACTIVE for mark in self.marks)
+        return NOT_ACTIVE not in self.badges
 
     @property
-    def loses(self) -> bool:
-        """Whether a loss of success is shown in the worst case, or nothing was solved that the baseline did solve."""
-        paired = self.paired_worst or self.paired
-        return paired is not None and (paired.high < 0 or (self.success.rate == 0 < paired.lost))
+    def badges(self) -> set[str]:
+        """Badges of its marks."""
+        return {mark.badge for mark in self.marks}
 
 
 def board(stores: Iterable[Store], *, allow_mixed: bool = False) -> list[Row]:
     """Rows by condition and by the code of suite and policy; in each, the baseline first, then by rank.
 
-    Methods without a rank come after the others: those without a speed-up, those that lose success, and last those
-    that were not active.
+    Methods without a rank come after the others: those of which a loss of success is not excluded, those without a
+    speed-up, and last those that were not active or never finished an episode.
 
     Args:
         stores: Runs.
@@ -153,14 +152,16 @@ def rows_of(gathered: list[Group], *, allow_mixed: bool = False) -> list[Row]:
 def _ranked(rows: list[tuple[Row, float]]) -> list[Row]:
     """Rows of one world with their ranks: the baseline, then by speed-up, then those that have no rank."""
     ordered, rank = [], 0
-    places = [
-        (row.method != BASELINE, not row.active, row.loses, math.isnan(speed_up), -speed_up) for row, speed_up in rows
-    ]
-    for place, row in sorted(zip(places, (row for row, _ in rows), strict=True), key=lambda each: each[0]):
-        ranked = place[:4] == (True, False, False, False)
+    for row, speed_up in sorted(rows, key=lambda each: _place(*each)):
+        ranked = _place(row, speed_up)[:4] == (True, False, False, False)
         rank += ranked
         ordered.append(replace(row, rank=rank if ranked else None))
     return ordered
+
+
+def _place(row: Row, speed_up: float) -> tuple[bool, bool, bool, bool, float]:
+    out = not row.active or NONE_FINISHED in row.badges
+    return (row.method != BASELINE, out, math.isnan(speed_up), LOSS in row.badges, -speed_up)
 
 
 def _compared(group: Group, members: list[Group], allow_mixed: bool) -> tuple[Row, float]:

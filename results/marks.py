@@ -15,6 +15,14 @@ SMALL_N = 0.05  # half width of the success interval above which a row is marked
 SHARED_CORE = 1.1  # wall time over processor time above which a row is marked
 NOT_ACTIVE = "NOT ACTIVE"
 ACTIVE_SHARE = 0.5  # below it, most episodes are the dense policy's, and so are the figures of the row
+NONE_FINISHED = "NONE FINISHED"
+LOSS = "loss not excluded"
+MARGIN = 0.10  # loss that a rank has to exclude: 26 cells without a flip do, and 100 with 12 flips each way
+RANK = (
+    f"Rank: by speed-up per action, where an episode that could not be measured is charged {BASELINE}'s time. It takes"
+    f" a 95 % interval of the difference to {BASELINE}, in the worst case, that excludes a loss of {100 * MARGIN:.0f}"
+    f" points. A method that is {NOT_ACTIVE} or never finished an episode has none"
+)
 
 
 def activity(group: Group) -> dict[str, float]:
@@ -54,13 +62,18 @@ def marks(
     elif pairs.done and len(pairs.done) < len(group.done):
         text = f"compared on the {len(pairs.done)} of {len(group.done)} cells that {BASELINE} ran too"
         yield Mark("part paired", text)
+    found = pairs.worst or pairs.difference
+    if found and found.low <= -MARGIN:
+        where = " in the worst case" if pairs.worst else ""
+        text = f"the 95 % interval of the difference to {BASELINE} reaches {100 * found.low:.1f} points{where}"
+        yield Mark(LOSS, f"{text}, and a rank takes more than -{100 * MARGIN:.0f}")
     if len(pairs.together) < len(pairs.done):
         text = f"{BASELINE} was measured at another start of a run; other company may be behind a speed-up"
         yield Mark("separate runs", text)
     rounds = measured_rounds(group.done.values())
     if late := sum(OVER_BUDGET in round.stages_ns for round in rounds):
-        text = f"in {late} of {len(rounds)} rounds the method was still at work in idle time when it was asked; that"
-        yield Mark(OVER_BUDGET, f"{text} time is the round's")
+        text = f"in {late} of {len(rounds)} rounds the method was still at work in idle time when actions were due;"
+        yield Mark(OVER_BUDGET, f"{text} that time is the round's")
     yield from _contention(group, timed)
     # An episode whose process was lost has no trajectory to be equal in.
     if pairs.done and all(a.trajectory_hash == b.trajectory_hash != "" for a, b in pairs.done):
@@ -86,6 +99,8 @@ def own_marks(group: Group, success: stats.Proportion, moved: dict[str, float]) 
             f" unknown, and {BASELINE}'s round at least is charged, if there is one; routes and latency leave it out"
         )
         yield Mark("broke off", text)
+        if broke_off == len(group.done):
+            yield Mark(NONE_FINISHED, "every episode ended by an exception or a time-out of the policy or method")
     if not group.code:
         yield Mark("code not recorded", "an older version of replan did not write down which code played this")
 

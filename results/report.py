@@ -14,7 +14,7 @@ from markupsafe import Markup
 from . import plots, stats
 from .groups import BASELINE, Group, by_start, groups
 from .leaderboard import Row, rows_of
-from .marks import ACTIVE_SHARE, SHARED_CORE, SMALL_N
+from .marks import ACTIVE_SHARE, RANK, SHARED_CORE, SMALL_N
 from .schema import Run
 from .store import Store
 from .tables import condition, milliseconds, tables, varying
@@ -66,6 +66,7 @@ def render(stores: Iterable[Store], title: str = "Leaderboard", *, allow_mixed: 
         runs=[_provenance(store) for store in stores],
         run_marks=_shared_marks([run for store in stores for run in store.runs]),
         rules={
+            "rank": RANK.removeprefix("Rank: "),
             "small_n": f"{100 * SMALL_N:.0f}",
             "shared_core": f"{SHARED_CORE:g}",
             "active": f"{100 * ACTIVE_SHARE:.0f}",
