@@ -54,7 +54,7 @@ def marks(
         success: Its success rate.
         moved: What :func:`activity` says of it.
     """
-    yield from own_marks(group, success, moved)
+    yield from own_marks(group, success, moved, timed)
     if group.errors:
         yield Mark("errors", "episodes could not be measured; the worst case counts each as a failure")
     if group.method != BASELINE and not pairs.done:
@@ -70,29 +70,28 @@ def marks(
     if len(pairs.together) < len(pairs.done):
         text = f"{BASELINE} was measured at another start of a run; other company may be behind a speed-up"
         yield Mark("separate runs", text)
-    rounds = measured_rounds(group.done.values())
-    if late := sum(OVER_BUDGET in round.stages_ns for round in rounds):
-        text = f"in {late} of {len(rounds)} rounds the method was still at work in idle time when actions were due;"
-        yield Mark(OVER_BUDGET, f"{text} that time is the round's")
-    yield from _contention(group, timed)
-    # An episode whose process was lost has no trajectory to be equal in.
-    if pairs.done and all(a.trajectory_hash == b.trajectory_hash != "" for a, b in pairs.done):
+    if pairs.equal:
         yield Mark(f"same as {BASELINE}", f"every episode equals {BASELINE} action by action")
-    if group.repeats:
-        yield Mark(
-            "repeats", f"{group.repeats} measured twice, {group.contradictions} of them differently; the first counts"
-        )
     if pairs.mixed:
         yield Mark(MIXED, f"{BASELINE} was played by other code of the suite or policy, or by code not recorded")
     yield from places(group, baseline if pairs.done else None, pairs)
 
 
-def own_marks(group: Group, success: stats.Proportion, moved: dict[str, float]) -> Iterable[Mark]:
+def own_marks(
+    group: Group,
+    success: stats.Proportion,
+    moved: dict[str, float],
+    timed: list[tuple[EpisodeRow, EpisodeRow]],
+) -> Iterable[Mark]:
     """Yields the marks of a row that do not come from a comparison; the arguments are those of :func:`marks`."""
     yield from dict.fromkeys(mark for run in group.runs for mark in run.suite_marks.get(group.suite, ()))
     yield from _activity(moved)
     if success.n and (success.high - success.low) / 2 > SMALL_N:
         yield Mark("small n", f"the 95 % interval of success is wider than ±{100 * SMALL_N:.0f} points")
+    rounds = measured_rounds(group.done.values())
+    if late := sum(OVER_BUDGET in round.stages_ns for round in rounds):
+        text = f"in {late} of {len(rounds)} rounds the method was still at work in idle time when actions were due;"
+        yield Mark(OVER_BUDGET, f"{text} that time is the round's")
     if broke_off := sum(row.broke_off for row in group.done.values()):
         text = f"{broke_off} of {len(group.done)} episodes ended in a round that raised or did not return; its time is"
         text += (
@@ -101,6 +100,11 @@ def own_marks(group: Group, success: stats.Proportion, moved: dict[str, float]) 
         yield Mark("broke off", text)
         if broke_off == len(group.done):
             yield Mark(NONE_FINISHED, "every episode ended by an exception or a time-out of the policy or method")
+    yield from _contention(group, timed)
+    if group.repeats:
+        yield Mark(
+            "repeats", f"{group.repeats} measured twice, {group.contradictions} of them differently; the first counts"
+        )
     if not group.code:
         yield Mark("code not recorded", "an older version of replan did not write down which code played this")
 

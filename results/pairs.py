@@ -80,6 +80,11 @@ class Pairs(NamedTuple):
         return stats.paired(method, baseline)
 
     @property
+    def equal(self) -> bool:
+        """Whether every episode equals its pair action by action; one whose process was lost has no trajectory."""
+        return bool(self.done) and all(a.trajectory_hash == b.trajectory_hash != "" for a, b in self.done)
+
+    @property
     def flips(self) -> tuple[Flip, ...]:
         """Cells that ended differently."""
         return tuple(
