@@ -217,14 +217,15 @@ class Store:
             StoreUnreadable: The file is not ours, or damaged.
             StoreVersion: The file was written by another version of the schema.
         """
-        if not str(directory):
-            raise StoreMissing("'' is no run directory; give the one that `replan eval --out` wrote")
+        if not str(directory).strip():
+            raise StoreMissing(f"{str(directory)!r} is no run directory; give the one that `replan eval --out` wrote")
         path = Path(directory)
         path = path / FILE if path.is_dir() else path
         if not path.exists():
-            runs = sorted(each.parent.name for each in path.parent.glob(f"*/{FILE}"))
-            hint = f"its folders {', '.join(runs[:3])} hold runs: give {path.parent}/*/" if runs else ""
-            hint = hint or "give the directory that `replan eval --out` wrote"
+            runs = sorted(each.parent.name for each in Path(directory).glob(f"*/{FILE}"))
+            hint = "give the directory that `replan eval --out` wrote"
+            if runs:
+                hint = f"its folders {', '.join(runs[:3])}{' ...' * (len(runs) > 3)} hold runs: give {directory}/*/"
             raise StoreMissing(f"{directory}: no {FILE} in it; {hint}")
         return cls(path, _connect(path, writable=False), writable=False)
 

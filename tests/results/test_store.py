@@ -253,6 +253,23 @@ def test_a_finished_run_can_be_read_where_nothing_can_be_written(written, make, 
         assert len(again.episodes()) == 1
 
 
+@pytest.mark.parametrize("name", ["", " "])
+def test_an_empty_name_is_no_run_directory(tmp_path, make, monkeypatch, name):
+    begin(tmp_path, make, make.run())
+    monkeypatch.chdir(tmp_path)  # which an empty path would be
+    with pytest.raises(StoreMissing, match=f"'{name}' is no run directory"):
+        Store.open(name)
+
+
+def test_a_folder_of_runs_says_how_to_give_them(tmp_path, make):
+    for name in ("a", "b", "c", "d"):
+        begin(tmp_path / name, make, make.run())
+    with pytest.raises(StoreMissing, match=rf"its folders a, b, c \.\.\. hold runs: give {tmp_path}/\*/"):
+        Store.open(tmp_path)
+    with pytest.raises(StoreMissing, match="that `replan eval --out` wrote"):
+        Store.open(tmp_path / "nowhere")
+
+
 def test_a_directory_without_a_store_is_named(tmp_path):
     with pytest.raises(StoreMissing, match=str(tmp_path)):
         Store.open(tmp_path)
