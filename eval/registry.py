@@ -133,7 +133,7 @@ class Files:
     @cached_property
     def sha256(self) -> dict[str, str]:
         """SHA-256 (hex) by the same names."""
-        return {name: _sha256(path, path.stat().st_mtime_ns) for name, path in self.paths.items()}
+        return {name: _file_digest(path) for name, path in self.paths.items()}
 
     @property
     def digests(self) -> tuple[str, ...]:
@@ -141,8 +141,13 @@ class Files:
         return tuple(sorted(self.sha256.values()))
 
 
+def _file_digest(path: Path) -> str:
+    status = path.stat()  # a file that is copied here may bring the time of its last write along, and no other
+    return _sha256(path, (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+
+
 @cache
-def _sha256(path: Path, mtime_ns: int) -> str:
+def _sha256(path: Path, version: tuple[int, ...]) -> str:
     """Returns a file's digest; several methods of an evaluation share files of several GB, so it is read once."""
     from ..policies.checkpoint import file_hash
 

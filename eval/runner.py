@@ -43,7 +43,7 @@ from .worker import BUILDING
 from .workers import LocalWorker, local_workers, loss
 
 if TYPE_CHECKING:
-    from .cells import Cell, Job
+    from .cells import Job
     from .registry import Registry
     from .spec import Spec
 
@@ -214,19 +214,19 @@ def _build(workers: list[LocalWorker], batches: Sequence[Sequence[Job]], methods
     _ask_to_build({workers[i]: _one_of_each([*batches[i:], *batches[:i]])[first] for i in turns}, first, methods)
 
 
-def _one_of_each(batches: Sequence[Sequence[Job]]) -> dict[str, list[Cell]]:
-    """Returns the first cell of each combination of settings, by suite."""
-    cells: dict[str, dict[str, Cell]] = {}
-    for cell in (batch[0].cell for batch in batches):
-        cells.setdefault(cell.suite, {}).setdefault(address(cell.settings), cell)
-    return {suite: list(first.values()) for suite, first in cells.items()}
+def _one_of_each(batches: Sequence[Sequence[Job]]) -> dict[str, list[Job]]:
+    """Returns the first job of each combination of settings and method, by suite."""
+    jobs: dict[str, dict[tuple[str, str], Job]] = {}
+    for job in (job for batch in batches for job in batch):
+        jobs.setdefault(job.cell.suite, {}).setdefault((address(job.cell.settings), job.method), job)
+    return {suite: list(first.values()) for suite, first in jobs.items()}
 
 
-def _ask_to_build(cells: dict[LocalWorker, list[Cell]], suite: str, methods: int) -> None:
-    for worker in cells:
+def _ask_to_build(jobs: dict[LocalWorker, list[Job]], suite: str, methods: int) -> None:
+    for worker in jobs:
         worker.serve(suite)
     limit = 1 + methods  # the warm-up rounds of each
-    futures = {worker: worker.build(own, limit=limit) for worker, own in cells.items()}
+    futures = {worker: worker.build(own, limit=limit) for worker, own in jobs.items()}
     for attempt in range(1, ATTEMPTS + 1):
         lost = []
         for worker, future in futures.items():
@@ -241,7 +241,7 @@ def _ask_to_build(cells: dict[LocalWorker, list[Cell]], suite: str, methods: int
                 raise (BadInput if refusal.bad_input else RuntimeError)(refusal.text)
         for worker in lost:
             worker.restart()
-        futures = {worker: worker.build(cells[worker], limit=limit) for worker in lost}
+        futures = {worker: worker.build(jobs[worker], limit=limit) for worker in lost}
 
 
 def _not_built(worker: LocalWorker, suite: str, error: Exception) -> str:

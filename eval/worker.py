@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time  # noqa: TID251 - what an agent does in idle time is measured here
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -101,20 +101,25 @@ class Worker:
         self._warm: set[tuple[str, str]] = set()  # (policy, method) that have made their warm-up rounds here
         self._routes: set[tuple[str, str, str]] = set()  # (policy, method, route) that have been taken by its agent
 
-    def build(self, cells: Iterable[Cell]) -> None:
+    def build(self, jobs: Sequence[Job]) -> None:
         """Builds what the evaluation needs and makes the warm-up rounds, so that it fails before anything is measured.
 
         Args:
-            cells: One of each environment: a suite may lack something that only an episode asks for.
+            jobs: One of each environment and method: a suite may lack something that only an episode asks for.
 
         Raises:
-            BadInput: A policy does not fit its suite, or cannot act there with one of the methods.
+            BadInput: A policy does not fit its suite, or cannot act there with one of the methods; or something that
+                decides an episode has changed since the run began.
             Exception: Whatever the environment raises, or a policy or method when it is loaded.
         """
-        for cell in cells:
+        try:
+            for job in jobs:  # all agents before an environment, see `play`
+                self._agent(job.policy, job.method)
+                self._require_same(job)
+        except Changed as error:
+            raise BadInput(str(error)) from error
+        for cell in {job.cell.key: job.cell for job in jobs}.values():
             policy = self._spec.policy[cell.suite]
-            for method in self._spec.method:
-                self._agent(policy, method)
             env = self._environment(cell)
             problems = self._registry.policy(policy).incompatibilities(env.observation_space, env.action_space)
             if problems:
@@ -123,7 +128,7 @@ class Worker:
                 )
             env.unwrapped.cameras_on = True
             observation, _ = env.reset(seed=cell.seed, options=_options(cell))
-            for method in self._spec.method:
+            for method in (job.method for job in jobs if job.cell.key == cell.key):
                 self._journal.begin(BUILDING)
                 self._journal.note((policy, method))
                 try:

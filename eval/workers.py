@@ -31,7 +31,7 @@ from .worker import REPLAYS, Worker
 
 if TYPE_CHECKING:
     from ..results.schema import EpisodeRow
-    from .cells import Cell, Job
+    from .cells import Job
     from .registry import Registry
     from .spec import Spec
 
@@ -62,15 +62,15 @@ class LocalWorker:
             self.restart()
         self._suite = suite
 
-    def build(self, cells: list[Cell], *, limit: int) -> Future[Refusal | None]:
-        """Builds what the cells need with every method, see :meth:`.worker.Worker.build`.
+    def build(self, jobs: list[Job], *, limit: int) -> Future[Refusal | None]:
+        """Builds what the jobs need, see :meth:`.worker.Worker.build`.
 
         Args:
-            cells: The cells.
+            jobs: The jobs.
             limit: How many times the time limit of an episode it may take.
         """
         self._fresh = False
-        return self._pool.schedule(_build, args=[cells], timeout=self._timeout * limit)
+        return self._pool.schedule(_build, args=[jobs], timeout=self._timeout * limit)
 
     def play(self, job: Job) -> Future[EpisodeRow]:
         """Plays one episode."""
@@ -175,10 +175,10 @@ def _this_worker() -> Worker:
     return _worker
 
 
-def _build(cells: list[Cell]) -> Refusal | None:
-    """Builds what the cells need; returns why that is not possible, if so."""
+def _build(jobs: list[Job]) -> Refusal | None:
+    """Builds what the jobs need; returns why that is not possible, if so."""
     try:
-        _this_worker().build(cells)
+        _this_worker().build(jobs)
     except (ValueError, TypeError, SuiteUnavailable) as error:
         return Refusal(True, str(error))
     except BaseException:  # SystemExit and KeyboardInterrupt too: Ctrl-C does not reach a worker

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
 
@@ -10,8 +11,8 @@ from fake import FakeRegistry
 from replan.envs import SUITES
 from replan.eval import source
 from replan.eval.evaluate import evaluate
-from replan.eval.registry import Registry
-from replan.eval.spec import make_spec
+from replan.eval.registry import Files, Registry
+from replan.eval.spec import BadInput, make_spec
 from replan.results.store import Store
 
 ACTS = ("dense", "few_step", "flash", "dp_cache", "flash+dp_cache")
@@ -135,8 +136,15 @@ class EditedLater(Edited):
 def test_code_that_is_edited_during_a_run_is_not_measured_under_the_old_address(tmp_path):
     plain = {"suite": "belt", "method": "dense,slow", "episodes": 2, "device": "cpu", "out": str(tmp_path / "run")}
     spec = make_spec(plain, FakeRegistry().suites())
-    evaluate(spec, EditedLater(), command="", started="", progress=False)
-    with Store.open(spec.out) as store:
-        rows = {row.method: row for row in store.episodes()}
-    assert rows["dense"].status == "done"
-    assert rows["slow"].error == "Changed: the code of the method changed during the run; start it again"
+    with pytest.raises(BadInput, match="^the code of the method changed during the run; start it again$"):
+        evaluate(spec, EditedLater(), command="", started="", progress=False)
+    assert not (tmp_path / "run").exists()  # refused while the workers are built
+
+
+def test_a_file_that_is_replaced_keeps_no_digest_of_before_although_it_brings_its_time_along(tmp_path):
+    path = tmp_path / "weights"
+    path.write_text("1")
+    time, before = path.stat().st_mtime_ns, Files({"weights": path}).sha256
+    path.write_text("2")
+    os.utime(path, ns=(time, time))
+    assert Files({"weights": path}).sha256 != before

@@ -134,7 +134,7 @@ def test_the_agent_gets_the_time_of_every_step_in_which_the_robot_moves(clock):
 @pytest.mark.parametrize(("method", "success"), [("dense", True), ("nan", False)])
 def test_the_agent_is_told_once_how_its_episode_ended(method, success):
     worker, registry, jobs = worker_of(method=method)
-    worker.build([jobs[0].cell])
+    worker.build(jobs[:1])
     events = []
     registry.acting.idle = lambda budget_ns: events.append("idle")
     registry.acting.end = events.append
@@ -164,7 +164,7 @@ def test_drafted_positions_are_recorded_as_the_round_says():
 def built(**fields):
     """A worker that is ready to play, with its environment and its one agent, which a test may change."""
     worker, registry, jobs = worker_of(**fields)
-    worker.build([jobs[0].cell])
+    worker.build(jobs[:1])
     return worker, registry.env.unwrapped, registry.acting, jobs
 
 
@@ -366,7 +366,7 @@ def test_a_route_that_the_method_does_not_declare_is_refused_in_the_trial_and_it
     registry.method = lambda spec, policy: MethodInfo(routes=("full",))
     why = "a round took the route 'flash', and method 'draft' declares full only; add it to its `routes`"
     with pytest.raises(BadInput, match=f"cannot act in suite 'belt': UndeclaredRoute: {why}"):
-        worker.build([job.cell])
+        worker.build([job])
     worker, registry, (job, _) = worker_of(method="late")  # whose other route comes when the robot has moved
     registry.method = lambda spec, policy: MethodInfo(routes=("full",))
     row = worker.play(job)
@@ -387,7 +387,7 @@ class Clock:
 @pytest.mark.parametrize(("share", "over"), [(1.0, 0), (1.5, 25_000_000)])
 def test_idle_time_is_free_as_long_as_the_robot_moves_and_the_rest_is_the_next_rounds(monkeypatch, share, over):
     worker, registry, jobs = worker_of()
-    worker.build([jobs[0].cell])
+    worker.build(jobs[:1])
     clock = Clock()
     monkeypatch.setattr(worker_module, "time", clock)
     acting = registry.acting
@@ -410,7 +410,7 @@ def test_idle_time_is_free_as_long_as_the_robot_moves_and_the_rest_is_the_next_r
 
 def test_a_pause_that_was_not_used_is_there_for_the_next_step_until_the_next_round(monkeypatch):
     worker, registry, jobs = worker_of()
-    worker.build([jobs[0].cell])
+    worker.build(jobs[:1])
     clock, steps = Clock(), []
     monkeypatch.setattr(worker_module, "time", clock)
 
@@ -455,6 +455,8 @@ def test_files_that_are_replaced_during_a_run_are_not_measured_under_the_old_add
         assert row.status == "done"
     else:
         assert row.error == f"Changed: the {what} changed during the run; start it again"
+        with pytest.raises(BadInput, match=f"^the {what} changed during the run; start it again$"):
+            Worker(registry, prepared.spec, prepared.host).build(prepared.jobs[:1])
 
 
 def test_files_that_are_replaced_while_an_agent_is_made_of_them_are_refused(tmp_path):
@@ -480,7 +482,7 @@ def test_files_that_are_replaced_while_an_agent_is_made_of_them_are_refused(tmp_
 
 def test_the_warm_up_takes_every_route_and_is_made_when_the_worker_is_built():
     worker, registry, (job, _) = worker_of(method="draft")
-    worker.build([job.cell])
+    worker.build([job])
     assert registry.calls == WARMUP_ROUNDS
     row = worker.play(job)
     assert registry.calls == WARMUP_ROUNDS + len(row.rounds)
@@ -490,7 +492,7 @@ def test_the_warm_up_takes_every_route_and_is_made_when_the_worker_is_built():
 
 def test_the_warm_up_tries_other_noise_for_a_route_that_it_has_not_taken_and_then_gives_up():
     worker, registry, jobs = worker_of(method="late", episodes=4)
-    worker.build([jobs[0].cell])
+    worker.build(jobs[:1])
     assert registry.calls == WARMUP_ROUNDS * WARMUP_SEEDS
     rows = [worker.play(job) for job in jobs]
     warm = [(number, each.route) for number, row in enumerate(rows) for each in row.rounds if each.warmup]
@@ -499,7 +501,7 @@ def test_the_warm_up_tries_other_noise_for_a_route_that_it_has_not_taken_and_the
 
 def test_a_cold_route_does_not_move_the_world_under_measured_latency():
     worker, registry, (job, _) = worker_of(method="late", clock="realtime", latency="measured")
-    worker.build([job.cell])
+    worker.build([job])
     calls = registry.calls
     row = worker.play(job)
     assert {each.latency_ns for each in row.rounds} == {20_000_000}
@@ -524,7 +526,7 @@ def test_an_ordered_method_sees_no_round_of_the_warm_up():
 
     registry.agent = agent
     worker = Worker(registry, prepared.spec, prepared.host)
-    worker.build([prepared.jobs[0].cell])
+    worker.build(prepared.jobs[:1])
     row = worker.play(prepared.jobs[0])
     acting, warm = built
     assert acting.resets == [prepared.jobs[0].cell.noise_seed] and warm.resets == [0]
@@ -539,7 +541,7 @@ def test_a_method_that_cannot_act_on_a_real_observation_is_bad_input(error):
     registry.acting.act = raising(error)
     why = f"policy 'tiny' with method 'dense' cannot act in suite 'belt': {type(error).__name__}: no kernel"
     with pytest.raises(BadInput, match=why):
-        worker.build([job.cell])
+        worker.build([job])
 
 
 def test_noise_is_keyed_by_the_cell_and_by_nothing_else():
