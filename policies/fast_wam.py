@@ -318,6 +318,21 @@ class FastWAM(FlowModel):
             x = computed if rows is None else ops.scatter(layer, x, computed, rows)
         return FastWAMContext(tuple(video), self.action.read(prefix))
 
+    def prefill_flops(self, rows: int, visual: int, text: int) -> int:
+        """Returns the floating-point operations of a prefill that computes some rows (WAM-Cache, appendix B).
+
+        Without keys and values of the text. The last block gives keys and values only, which the paper does not count
+        on: it computes the whole block.
+
+        Args:
+            rows: Visual tokens that are computed.
+            visual: Visual tokens.
+            text: Tokens of the text, the state's included.
+        """
+        width, mlp = self.config.width, self.config.mlp
+        block = rows * (12 * width**2 + 4 * (visual + text) * width + 4 * width * mlp)
+        return (self.config.depth - 1) * block + 4 * rows * width**2
+
     def condition(self, context: FastWAMContext, inputs: Inputs) -> FastWAMContext:
         """Returns the context as it is: the state has entered with the text."""
         return context

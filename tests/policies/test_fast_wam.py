@@ -6,6 +6,7 @@ import pytest
 import torch
 from replan.policies.fast_wam import TINY, FastWAM, FastWAMConfig
 from replan.policies.model import Inputs, Ops
+from torch.utils.flop_counter import FlopCounterMode
 
 CONFIG = replace(TINY, depth=3, width=48, mlp=64, heads=2, action_width=32, action_mlp=48)
 
@@ -116,6 +117,21 @@ def test_branches_of_one_context_are_its_rows(model):
     together = model.step(x, torch.tensor([0.2, 0.5, 0.9]), context.expand(3))
     for row, time in enumerate((0.2, 0.5, 0.9)):
         torch.testing.assert_close(together[row : row + 1], model.step(x[row : row + 1], time, context))
+
+
+@pytest.mark.parametrize("count", [0, 13, 64, 128])
+def test_the_operations_of_a_prefill_are_those_that_a_profile_counts(model, count):
+    with torch.no_grad():
+        prefix, other = model.encode(make_inputs()), model.prefill(model.encode(make_inputs(1)))
+        model.prefill(prefix)  # keeps the instruction's keys and values
+        with FlopCounterMode(display=False) as texts:
+            model.video.read(prefix)
+            model.action.read(prefix)
+        rows = torch.arange(count)
+        with FlopCounterMode(display=False) as whole:
+            model.prefill(prefix, Splice(rows, other))
+    counted = whole.get_total_flops() - texts.get_total_flops()
+    assert counted == model.prefill_flops(count, visual=128, text=5)
 
 
 def test_padding_is_seen_as_zeros(model):
