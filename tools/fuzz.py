@@ -242,7 +242,7 @@ def _build_only(spec: Any, jobs: Any, record: Any, host: Any, registry: Any, **_
     Store.start(spec.out, record).close()
     workers._worker = None
     workers._setup = registry, spec, host, Journal()
-    refusal = workers._build([jobs[0].cell])
+    refusal = workers._build([jobs[0]])
     if refusal is not None:
         raise (BadInput if refusal.bad_input else RuntimeError)(refusal.text)
     sys.exit(0)

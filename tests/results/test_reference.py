@@ -1,4 +1,4 @@
-"""The committed reference rows, which several older versions of the schema wrote, on today's board."""
+"""Rows that several older versions of the schema wrote, on today's board, and the committed reference."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from replan.results.report import render
 from replan.results.tables import text
 
 REFERENCE = Path(replan.results.__file__).with_name("reference")
+OLDER = Path(__file__).with_name("older")  # reference rows of 2026-11-30, as they were committed then
 # What the board of the commit before schema version 3 said of each directory.
 NEW_BADGES = {"code not recorded", "part active", "loss not excluded"}
 FIGURES = json.loads(Path(__file__).with_name("reference_figures.json").read_text())
 
 
-@pytest.mark.parametrize("name", [str(file.parent.relative_to(REFERENCE)) for file in REFERENCE.rglob("episodes.db")])
-def test_reference_rows_have_the_figures_that_they_had(name):
-    with Store.open(REFERENCE / name) as store:
+@pytest.mark.parametrize("name", [str(file.parent.relative_to(OLDER)) for file in OLDER.rglob("episodes.db")])
+def test_older_rows_have_the_figures_that_they_had(name):
+    with Store.open(OLDER / name) as store:
         rows = to_json(board([store]))
         assert "</html>" in render([store])
     expected = FIGURES[name]
@@ -54,6 +55,18 @@ def close(value):
     return pytest.approx(value, rel=1e-6) if isinstance(value, float) else value
 
 
+@pytest.mark.parametrize("name", [str(file.parent.relative_to(REFERENCE)) for file in REFERENCE.rglob("episodes.db")])
+def test_reference_rows_say_what_measured_them_and_were_measured_alone(name):
+    with Store.open(REFERENCE / name) as store:
+        rows = board([store])
+        assert {row.status for row in store.episodes()} == {"done"}
+        assert not any(run.commit.endswith("-dirty") for run in store.runs)
+    badges = {mark.badge for row in rows for mark in row.marks}
+    assert badges.isdisjoint({"code not recorded", "core shared", "separate runs", "mixed code", "errors", "repeats"})
+    page = (REFERENCE / name).parent.with_suffix(".html").read_text(encoding="utf-8")
+    assert all(row.weights in page for row in rows)
+
+
 def test_all_reference_rows_of_a_page_can_stand_side_by_side():
     files = sorted(REFERENCE.glob("suites/*/episodes.db"))
     stores = [Store.open(file) for file in files]
@@ -66,7 +79,7 @@ def test_all_reference_rows_of_a_page_can_stand_side_by_side():
 
 def test_drafts_that_were_discarded_unverified_count_in_no_acceptance():
     """Older runs wrote 0 accepted for them too; 281 of the 465 fallbacks and flash rounds were never verified."""
-    with Store.open(REFERENCE / "suites" / "conveyor") as store:
+    with Store.open(OLDER / "suites" / "conveyor") as store:
         (flash,) = (row for row in board([store]) if row.method == "flash")
         rounds = [each for row in store.episodes() for each in row.rounds if each.drafted is not None]
     assert all("verify" in each.stages_ns for each in rounds)
@@ -76,7 +89,7 @@ def test_drafts_that_were_discarded_unverified_count_in_no_acceptance():
 
 def test_libero_object_loses_by_its_own_intervals_and_the_board_says_what_that_means():
     """An interval without 0 next to p 0.06, and a speed-up of 1.02 whose interval holds 1: neither is a verdict."""
-    with Store.open(REFERENCE / "suites" / "libero_object") as store:
+    with Store.open(OLDER / "suites" / "libero_object") as store:
         rows = board([store])
     _, cache, flash = rows
     assert cache.paired.high < 0 and flash.paired.high < 0 and min(cache.paired.p, flash.paired.p) > 0.05

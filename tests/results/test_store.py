@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import replan.results
 from replan.results import EpisodeRow, Mark, RunIdentity, Store, StoreError
 from replan.results.store import (
     FILE,
@@ -28,7 +27,7 @@ from replan.results.store import (
     StoreVersion,
 )
 
-REFERENCE = Path(replan.results.__file__).with_name("reference")
+OLDER = Path(__file__).with_name("older")
 
 
 def test_an_episode_comes_back_as_it_was_written(written, make):
@@ -307,7 +306,7 @@ def test_a_newer_schema_is_refused(written):
 
 @pytest.mark.parametrize(("version", "directory"), [(1, "belt_speed/flash"), (2, "suites/robotwin")])
 def test_a_run_of_an_older_schema_is_read_as_it_is_and_goes_on(tmp_path, make, version, directory):
-    shutil.copy(REFERENCE / directory / FILE, tmp_path)
+    shutil.copy(OLDER / directory / FILE, tmp_path)
     before = (tmp_path / FILE).read_bytes()
     with Store.open(tmp_path) as reader:
         run, rows = reader.run, reader.episodes()
@@ -394,7 +393,7 @@ def test_what_was_wrong_with_an_action_was_called_an_error_once(tmp_path, make):
 
 @pytest.mark.parametrize("change", ["UPDATE runs SET run = '{}'", "UPDATE runs SET run = 'x'"])
 def test_an_old_store_that_does_not_say_what_produced_it_is_refused(tmp_path, change):
-    shutil.copy(REFERENCE / "suites/robotwin" / FILE, tmp_path)
+    shutil.copy(OLDER / "suites/robotwin" / FILE, tmp_path)
     refuse_after(change, tmp_path)
 
 
