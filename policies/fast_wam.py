@@ -24,8 +24,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .checkpoint import check_sizes
+from .families import Family
 from .flow import FlowSpec
 from .model import DENSE, FlowModel, Inputs, Ops, Prefix, Seam
+from .standardised import Standardised
 from .wan import Rope, WanBlock, rope, rope_1d, rope_image, time_features
 from .wan_vae import WanEncoder
 
@@ -361,3 +363,11 @@ class FastWAM(FlowModel):
 
 def _at(turn: Rope, rows: Tensor) -> Rope:
     return turn[0][rows], turn[1][rows]
+
+
+@dataclass(frozen=True)
+class FastWAMProcessor(Standardised):
+    """Conventions of a Fast-WAM: scaled states and actions, and the instruction's tokens."""
+
+
+FAMILY = Family("fast_wam", FastWAMConfig, FastWAM, FastWAMProcessor)

@@ -1,6 +1,9 @@
-"""Gemma layers: the modules that PaliGemma, pi0's expert and FLASH's draft are made of."""
+"""Gemma layers: the modules that PaliGemma, the experts of pi0 and pi0.5 and FLASH's draft are made of."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +27,35 @@ class RMSNorm(nn.Module):
         """Normalises the last dimension."""
         wide = F.rms_norm(x.float(), (x.shape[-1],), 1.0 + self.weight.float(), 1e-6)  # Gemma's epsilon
         return wide.to(x.dtype)
+
+
+class Modulation(NamedTuple):
+    """What a condition makes of a norm and of the branch behind it, each [B or 1, 1, width]."""
+
+    scale: Tensor
+    shift: Tensor
+    gate: Tensor
+
+
+class AdaRMSNorm(nn.Module):
+    """A norm whose scale, shift and gate depend on a condition (pi0.5: on the flow time).
+
+    Args:
+        width: Width of what is normalised, and of the condition.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, 3 * width)
+
+    def modulation(self, condition: Tensor) -> Modulation:
+        """[B, width] -> what this norm does under the condition."""
+        return Modulation(*self.dense(condition)[:, None].chunk(3, -1))
+
+    def forward(self, x: Tensor, by: Modulation) -> Tensor:
+        """Normalises the last dimension in float32, then scales and shifts."""
+        wide = F.rms_norm(x.float(), (x.shape[-1],), None, 1e-6)  # Gemma's epsilon
+        return (wide * (1.0 + by.scale.float()) + by.shift.float()).to(x.dtype)
 
 
 class GeGLU(nn.Module):
@@ -53,19 +85,26 @@ class GemmaLayer(nn.Module):
         mlp: Neurons of the FFN.
         heads: Query heads.
         head_dim: Width of a head.
+        norm: Makes the two norms; a layer of :class:`AdaRMSNorm` is walked as :class:`ModulatedLayer`.
     """
 
-    def __init__(self, width: int, mlp: int, heads: int, head_dim: int) -> None:
+    def __init__(
+        self, width: int, mlp: int, heads: int, head_dim: int, norm: Callable[[int], nn.Module] = RMSNorm
+    ) -> None:
         super().__init__()
         self.heads, self.head_dim = heads, head_dim
-        self.attention_norm, self.ffn_norm = RMSNorm(width), RMSNorm(width)
+        self.attention_norm, self.ffn_norm = norm(width), norm(width)
         self.qkv = nn.Linear(width, (heads + 2) * head_dim, bias=False)
         self.out = nn.Linear(heads * head_dim, width, bias=False)
         self.ffn = GeGLU(width, mlp)
 
     def project(self, x: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
         """Returns rotated queries [B, T, heads, head_dim], rotated keys and values [B, T, head_dim]."""
-        q, k, v = self.qkv(self.attention_norm(x)).split([self.heads * self.head_dim, self.head_dim, self.head_dim], -1)
+        return self.split(self.attention_norm(x), rope)
+
+    def split(self, normed: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
+        """As ``project``, of an input that is normalised already."""
+        q, k, v = self.qkv(normed).split([self.heads * self.head_dim, self.head_dim, self.head_dim], -1)
         q = q.unflatten(-1, (self.heads, self.head_dim))
         return rotate(q, rope), rotate(k.unsqueeze(2), rope).squeeze(2), v
 
@@ -77,13 +116,46 @@ class GemmaLayer(nn.Module):
 
     def attend(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """Adds the attention output; ``mask`` is [B, T or 1, S] bool."""
+        return x + self.attention(q, k, v, mask)
+
+    def add_ffn(self, x: Tensor, ffn: Callable[[Tensor], Tensor]) -> Tensor:
+        """Adds the output of ``ffn`` for the normed x."""
+        return x + ffn(self.ffn_norm(x))
+
+    def attention(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """Returns the attention output [B, T, width]; ``mask`` is [B, T or 1, S] bool."""
         batch, length, heads, dim = q.shape
         # One key-value head: fold the query heads into rows, so no key is copied.
         q = q.transpose(1, 2).reshape(batch, 1, heads * length, dim)
         if mask is not None:
             mask = (mask if mask.shape[1] == 1 else mask.repeat(1, heads, 1)).unsqueeze(1)
         mixed = F.scaled_dot_product_attention(q, k.unsqueeze(1), v.unsqueeze(1), attn_mask=mask)
-        return x + self.out(mixed.view(batch, heads, length, dim).transpose(1, 2).flatten(2))
+        return self.out(mixed.view(batch, heads, length, dim).transpose(1, 2).flatten(2))
+
+
+class ModulatedLayer:
+    """A layer of adaptive norms under one condition; a walk uses it as it uses a :class:`GemmaLayer`.
+
+    Args:
+        layer: The layer; its norms are :class:`AdaRMSNorm`.
+        attention: What the condition makes of its attention.
+        ffn: What the condition makes of its FFN.
+    """
+
+    def __init__(self, layer: GemmaLayer, attention: Modulation, ffn: Modulation) -> None:
+        self.ffn, self._layer, self._by, self._by_ffn = layer.ffn, layer, attention, ffn
+
+    def project(self, x: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
+        """See :meth:`GemmaLayer.project`."""
+        return self._layer.split(self._layer.attention_norm(x, self._by), rope)
+
+    def attend(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """See :meth:`GemmaLayer.attend`; the output is gated."""
+        return x + self._by.gate * self._layer.attention(q, k, v, mask)
+
+    def add_ffn(self, x: Tensor, ffn: Callable[[Tensor], Tensor]) -> Tensor:
+        """See :meth:`GemmaLayer.add_ffn`; the output is gated."""
+        return x + self._by_ffn.gate * ffn(self._layer.ffn_norm(x, self._by_ffn))
 
 
 def choose(ops: Ops, layer: int, x: Tensor, rope: Rope) -> tuple[Tensor | None, Tensor, Rope]:
@@ -104,7 +176,7 @@ def choose(ops: Ops, layer: int, x: Tensor, rope: Rope) -> tuple[Tensor | None, 
 def finish(
     ops: Ops,
     number: int,
-    layer: GemmaLayer,
+    layer: GemmaLayer | ModulatedLayer,
     x: Tensor,
     computed: Tensor,
     rows: Tensor | None,
@@ -124,7 +196,7 @@ def finish(
     q, k, v, mask = attention
     ops.attended(number, q, k)
     computed = layer.attend(computed, q, k, v, mask)
-    computed = computed + ops.ffn(number, layer.ffn_norm(computed), layer.ffn, rows)
+    computed = layer.add_ffn(computed, lambda normed: ops.ffn(number, normed, layer.ffn, rows))
     return computed if rows is None else ops.scatter(number, x, computed, rows)
 
 

@@ -61,8 +61,8 @@ class Processor(Protocol):
         """Returns a phrase for each reason why the policy cannot act in an environment with these spaces."""
         ...
 
-    def tokenize(self, instruction: str) -> list[int]:
-        """Returns the padded tokens of an instruction."""
+    def tokenize(self, prompt: str) -> list[int]:
+        """Returns the padded tokens of a prompt; a processor says how it makes one of an instruction."""
         ...
 
     def inputs(self, observation: Mapping[str, Any]) -> Inputs:
@@ -173,6 +173,19 @@ def checked_instruction(observation: Mapping[str, Any]) -> str:
 def pixels(images: Tensor) -> Tensor:
     """uint8 [B, V, S, S, 3] -> float32 [B, V, 3, S, S] in [-1, 1]."""
     return images.permute(0, 1, 4, 2, 3).float().div_(127.5).sub_(1.0)
+
+
+def plain(instruction: str) -> str:
+    """Returns an instruction as prompts of the PaliGemma families have it: one line without underscores."""
+    return instruction.strip().replace("_", " ").replace("\n", " ")
+
+
+def bins(state: Tensor) -> list[int]:
+    """Returns the bin of each channel of a normalised state [state_dim]: 256 equal ones over [-1, 1].
+
+    What lies above is in the last, 255; what lies below has -1, as in openpi and lerobot.
+    """
+    return (np.digitize(state.numpy(), np.linspace(-1, 1, 257)[:-1]) - 1).tolist()
 
 
 def split_words(instruction: str) -> list[str]:

@@ -1,6 +1,7 @@
-"""Published pi0 weights: openpi's PyTorch conversion, and lerobot's, which has the same names behind a prefix.
+"""Published weights of pi0 and pi0.5: openpi's PyTorch conversion, and lerobot's, with the same names behind a prefix.
 
-Normalisation statistics and the prompt's tokens are not part of such a file.
+The keys decide which of the two a file is: folders are renamed. Normalisation statistics and the prompt's tokens are
+not part of such a file.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..pi0 import PI0, Pi0, Pi0Config
+from ..pi05 import PI05, Pi05, Pi05Config
 from ..weights import CheckpointError
 from .reader import open_source
 
@@ -32,13 +34,21 @@ TIED = "paligemma_with_expert.paligemma.lm_head.weight"
 UNUSED = frozenset({f"{_VLM}.norm.weight", "paligemma_with_expert.gemma_expert.lm_head.weight", TIED})
 """What a file may have and no action depends on: the VLM's output is not read, and neither stack predicts words."""
 
-_GEMMA_LAYER = {
-    "attention_norm": ("input_layernorm",),
+_GEMMA_MATRICES = {
     "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "out": ("self_attn.o_proj",),
-    "ffn_norm": ("post_attention_layernorm",),
     "ffn.gate_up": ("mlp.gate_proj", "mlp.up_proj"),
     "ffn.down": ("mlp.down_proj",),
+}
+_GEMMA_LAYER = {
+    "attention_norm": ("input_layernorm",),
+    "ffn_norm": ("post_attention_layernorm",),
+    **_GEMMA_MATRICES,
+}
+_ADAPTIVE_LAYER = {
+    "attention_norm.dense": ("input_layernorm.dense",),
+    "ffn_norm.dense": ("post_attention_layernorm.dense",),
+    **_GEMMA_MATRICES,
 }
 _SIGLIP_LAYER = {
     "attention_norm": ("layer_norm1",),
@@ -48,17 +58,26 @@ _SIGLIP_LAYER = {
     "up": ("mlp.fc1",),
     "down": ("mlp.fc2",),
 }
-_OTHERS = {
+_SHARED = {
     "vision.stem.0": f"{_VISION}.embeddings.patch_embedding",
     "vision.norm": f"{_VISION}.post_layernorm",
     "vision.project": _PROJECTOR,
     "embed": f"{_VLM}.embed_tokens",
+    "action_in": "action_in_proj",
+    "action_out": "action_out_proj",
+}
+_PI0 = {
     "expert_norm": f"{_EXPERT}.norm",
     "state_in": "state_proj",
-    "action_in": "action_in_proj",
     "time_in": "action_time_mlp_in",
     "time_out": "action_time_mlp_out",
-    "action_out": "action_out_proj",
+    **_SHARED,
+}
+_PI05 = {
+    "expert_norm.dense": f"{_EXPERT}.norm.dense",
+    "time_in": "time_mlp_in",
+    "time_out": "time_mlp_out",
+    **_SHARED,
 }
 
 
@@ -79,8 +98,30 @@ def load_published(path: str | Path, config: Pi0Config = PI0, dtype: torch.dtype
     """
     with torch.device("meta"):
         model = Pi0(config)
+    _load(Path(path), model, dtype)
+    return model
+
+
+def load_published_pi05(path: str | Path, config: Pi05Config = PI05, dtype: torch.dtype = torch.float32) -> Pi05:
+    """Loads published pi0.5 weights, as :func:`load_published` does those of a pi0.
+
+    Args:
+        path: A safetensors file, or a folder with one or with an index of shards.
+        config: Dimensions; the file does not tell horizon (10 for LIBERO), heads and steps.
+        dtype: Precision of every parameter.
+
+    Raises:
+        CheckpointError: As there; a pi0 is refused.
+    """
+    with torch.device("meta"):
+        model = Pi05(config)
+    _load(Path(path), model, dtype)
+    return model
+
+
+def _load(path: Path, model: Pi0 | Pi05, dtype: torch.dtype) -> None:
     layout = published_layout(model)
-    with open_source(Path(path)) as source:
+    with open_source(path) as source:
         prefixed = sum(name.startswith("model.") for name in source.names)
         lerobot = "model." if 2 * prefixed > len(source.names) else ""  # a few other names do not hide whose file it is
         names = {name.removeprefix(lerobot): name for name in source.names}
@@ -94,20 +135,25 @@ def load_published(path: str | Path, config: Pi0Config = PI0, dtype: torch.dtype
                 f"{path} also holds normalisation buffers ({buffers[0]}, {len(buffers)} in all), which are no weights "
                 "of the model: save it again without them"
             )
-        if any("norm.dense." in name or name.startswith("time_mlp_") for name in names):
-            raise CheckpointError(f"{path} is a pi0.5 (its norms depend on the flow time); only pi0 can be loaded")
+        adaptive = any("norm.dense." in name or name.startswith("time_mlp_") for name in names)
+        if adaptive and isinstance(model, Pi0):
+            raise CheckpointError(f"{path} is a pi0.5 (its norms depend on the flow time); load it with that family")
+        if isinstance(model, Pi05) and not adaptive:
+            raise CheckpointError(
+                f"{path} is a pi0 (its norms do not depend on the flow time); load it with that family"
+            )
         if EMBEDDING not in names and TIED in names:
             names[EMBEDDING] = names[TIED]
         used = {name: key for name, key in names.items() if name not in UNUSED}
         source.renamed(used).fill(model, layout, dtype)
-    return model.requires_grad_(False).eval()
+    model.requires_grad_(False).eval()
 
 
-def published_layout(model: Pi0) -> dict[str, dict[str, Tensor]]:
+def published_layout(model: Pi0 | Pi05) -> dict[str, dict[str, Tensor]]:
     """Returns, for each parameter of ours, the published tensors that it is made of, top to bottom.
 
     Args:
-        model: A pi0; its memory is not read, so it may be on the meta device.
+        model: Its memory is not read, so it may be on the meta device.
 
     Returns:
         Name of ours -> published name -> the rows of ours that it fills.
@@ -118,11 +164,12 @@ def published_layout(model: Pi0) -> dict[str, dict[str, Tensor]]:
     config = model.config
     if len(config.stem) != 1:
         raise CheckpointError(f"published models have one patch convolution, the configuration has {len(config.stem)}")
-    names: dict[str, tuple[str, ...]] = {ours: (theirs,) for ours, theirs in _OTHERS.items()}
+    others, expert = (_PI0, _GEMMA_LAYER) if isinstance(model, Pi0) else (_PI05, _ADAPTIVE_LAYER)
+    names: dict[str, tuple[str, ...]] = {ours: (theirs,) for ours, theirs in others.items()}
     for ours, theirs, depth, layer in (
         ("vision.layers", f"{_VISION}.encoder.layers", config.vision_depth, _SIGLIP_LAYER),
         ("vlm", f"{_VLM}.layers", config.depth, _GEMMA_LAYER),
-        ("expert", f"{_EXPERT}.layers", config.depth, _GEMMA_LAYER),
+        ("expert", f"{_EXPERT}.layers", config.depth, expert),
     ):
         for number in range(depth):
             for module, parts in layer.items():

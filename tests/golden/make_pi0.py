@@ -1,4 +1,6 @@
-"""Writes pi0_tiny.safetensors: what openpi's PyTorch pi0 computes at a tiny size, for test_pi0_parity.py.
+"""Writes pi0_tiny.safetensors and pi05_tiny.safetensors: what openpi's PyTorch models compute at a tiny size.
+
+They are for test_pi0_parity.py and test_pi05_parity.py.
 
 The reference needs its own environment, because it pins an old transformers (with openpi's changes merged in)::
 
@@ -64,7 +66,7 @@ from openpi.models_pytorch import gemma_pytorch, pi0_pytorch, preprocessing_pyto
 PaliGemma = gemma_pytorch.PaliGemmaForConditionalGeneration
 
 
-def build(sizes: dict[str, tuple[int, ...]], vision: dict[str, int]) -> torch.nn.Module:
+def build(sizes: dict[str, tuple[int, ...]], vision: dict[str, int], pi05: bool) -> torch.nn.Module:
     """The reference; its vision tower's size is no argument, so it is set on the way to the constructor."""
 
     def paligemma(config: object) -> torch.nn.Module:
@@ -73,7 +75,7 @@ def build(sizes: dict[str, tuple[int, ...]], vision: dict[str, int]) -> torch.nn
 
     gemma_pytorch.PaliGemmaForConditionalGeneration = paligemma
     config = types.SimpleNamespace(
-        pi05=False,
+        pi05=pi05,
         paligemma_variant=sizes["vlm"],
         action_expert_variant=sizes["expert"],
         dtype="float32",
@@ -93,10 +95,10 @@ def randomise(model: torch.nn.Module, generator: torch.Generator) -> None:
 
 
 @torch.no_grad()
-def main() -> None:
+def write(name: str, pi05: bool) -> None:
     """Runs the reference and writes the file beside this script."""
     generator = torch.Generator().manual_seed(20)
-    model = build(TINY, TINY_VISION)
+    model = build(TINY, TINY_VISION, pi05)
     torch.set_float32_matmul_precision("highest")  # the constructor lowers it
     randomise(model, generator)
 
@@ -152,10 +154,11 @@ def main() -> None:
     groups = {"weights": weights, "inputs": inputs, "expected": expected}
     tensors = {f"{group}/{name}": x.clone() for group, named in groups.items() for name, x in named.items()}
     with torch.device("meta"):
-        full = build(FULL, {}).state_dict()
+        full = build(FULL, {}, pi05).state_dict()
     layout = {name: list(x.shape) for name, x in full.items()}
-    save_file(tensors, Path(__file__).with_name("pi0_tiny.safetensors"), {"layout": json.dumps(layout)})
+    save_file(tensors, Path(__file__).with_name(name), {"layout": json.dumps(layout)})
 
 
 if __name__ == "__main__":
-    main()
+    write("pi0_tiny.safetensors", pi05=False)
+    write("pi05_tiny.safetensors", pi05=True)

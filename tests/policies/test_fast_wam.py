@@ -1,13 +1,31 @@
 """Fast-WAM beyond parity: its seams, and that what it keeps changes nothing."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
+import numpy as np
 import pytest
 import torch
-from replan.policies.fast_wam import TINY, FastWAM, FastWAMConfig
+from replan import accel
+from replan.policies import checkpoint
+from replan.policies.agent import ChunkAgent
+from replan.policies.fast_wam import TINY, FastWAM, FastWAMConfig, FastWAMProcessor
 from replan.policies.model import Inputs, Ops
+from replan.policies.policy import load_policy
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+PROCESSOR = FastWAMProcessor(
+    cameras=("third", "wrist"),
+    image_size=64,
+    words=("<pad>", "bin", "hairbrush", "in", "put", "red", "the"),
+    max_tokens=8,
+    state_mean=(0.1,) * 11,
+    state_std=(2.0,) * 11,
+    action_mean=(0.0,) * 7,
+    action_std=(0.5,) * 7,
+    gripper=(6,),
+    replan=10,
+)
 CONFIG = replace(TINY, depth=3, width=48, mlp=64, heads=2, action_width=32, action_mlp=48)
 
 
@@ -121,7 +139,7 @@ def test_branches_of_one_context_are_its_rows(model):
 
 @pytest.mark.parametrize("count", [0, 13, 64, 128])
 def test_the_operations_of_a_prefill_are_those_that_a_profile_counts(model, count):
-    with torch.no_grad():
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):  # the counter does not know the CPU's fused attention
         prefix, other = model.encode(make_inputs()), model.prefill(model.encode(make_inputs(1)))
         model.prefill(prefix)  # keeps the instruction's keys and values
         with FlopCounterMode(display=False) as texts:
@@ -132,6 +150,18 @@ def test_the_operations_of_a_prefill_are_those_that_a_profile_counts(model, coun
             model.prefill(prefix, Splice(rows, other))
     counted = whole.get_total_flops() - texts.get_total_flops()
     assert counted == model.prefill_flops(count, visual=128, text=5)
+
+
+def test_a_checkpoint_of_the_family_acts_as_the_model_that_was_saved(model, tmp_path, observation):
+    header = checkpoint.Header("fast_wam", asdict(CONFIG), asdict(PROCESSOR), {})
+    checkpoint.save(tmp_path / "wam.safetensors", header, model, torch.float32)
+    policy = load_policy(tmp_path / "wam.safetensors")
+    for spec in ("dense", "few_step", "dp_cache", "wam_cache+few_step"):
+        agent = ChunkAgent(policy, accel.parse(spec))
+        actions = np.stack([agent.act(observation) for _ in range(12)])
+        assert np.isfinite(actions).all() and actions.shape == (12, 7)
+    with pytest.raises(ValueError, match="'flash' .*|.*no draft|.*draft"):
+        ChunkAgent(policy, accel.parse("flash"))
 
 
 def test_padding_is_seen_as_zeros(model):

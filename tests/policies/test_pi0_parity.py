@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from replan.policies import gemma, pi0
+from replan.policies import gemma, paligemma, pi0
 from replan.policies.call import dense, full_path
 from replan.policies.checkpoint import CheckpointError
 from replan.policies.flow import FlowSpec, Schedule
@@ -165,7 +165,7 @@ def activation(neurons, wrong):
 
 
 def text_unscaled(patch):
-    patch.setattr(pi0, "math", SimpleNamespace(sqrt=lambda width: 1.0))
+    patch.setattr(paligemma, "math", SimpleNamespace(sqrt=lambda width: 1.0))
 
 
 def suffix_one_late(patch):
@@ -233,7 +233,7 @@ def state_sees_actions(patch):
         clock = pi0.time_embedding(torch.as_tensor(time).expand(len(x)), self.config.expert_width)
         joined = torch.cat([action, clock[:, None].expand_as(action)], -1)
         hidden = torch.cat([token["state"], self.time_out(pi0.F.silu(self.time_in(joined)))], 1)
-        rope, columns = self._placed(hidden, context)
+        rope, columns = paligemma.place(hidden, context, CONFIG.head_dim)
         for number, layer in enumerate(self.expert):
             q, k, v = layer.project(hidden, rope)
             k, v = torch.cat([context.keys[number], k], 1), torch.cat([context.values[number], v], 1)

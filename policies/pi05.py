@@ -1,0 +1,177 @@
+"""pi0.5: the prefix of pi0, and an expert whose norms depend on the flow time and which has no state token.
+
+Everything exact that saves work is on:
+
+* masked prefix tokens are dropped where a whole batch masks them;
+* the last VLM layer computes keys and values only;
+* what a flow time makes of the expert's norms (scale, shift and gate, twice per layer) is computed once per time and
+  kept, since nothing else of a round enters it.
+
+The state is in the prompt, or nowhere: ``condition`` adds nothing, so that a context is as old as the state in it.
+
+Architecture: pi0.5 (Physical Intelligence, 2025), openpi's PyTorch model; checked against it in
+tests/policies/test_pi05_parity.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from . import paligemma, processing
+from .families import Family
+from .flow import FlowSpec, time_embedding
+from .gemma import AdaRMSNorm, GemmaLayer, ModulatedLayer, Modulation
+from .model import DENSE, FlowModel, Inputs, KVContext, Ops, Prefix, Seam
+from .paligemma import Dimensions, denoise, layers
+from .standardised import Standardised
+
+_KEPT = 64
+"""Flow times whose modulations are kept: 10 of a dense schedule and those of methods. At full size one takes 0.5 MB."""
+
+PROMPTS = {
+    "instruction": "{instruction}\n",
+    "state": "Task: {instruction}, State: {state};\nAction: ",
+}
+"""Formats of a prompt. openpi's ``discrete_state_input`` and lerobot have ``state``; openpi's pi05_libero has not."""
+
+
+@dataclass(frozen=True)
+class Pi05Config(Dimensions):
+    """Dimensions of a pi0.5. The defaults are openpi's base model's; pi05_libero has a horizon of 10."""
+
+
+PI05 = Pi05Config()
+TINY = Pi05Config(**paligemma.TINY)
+
+
+class Pi05(FlowModel):
+    """The model. Its parameters mean nothing until weights are loaded or trained.
+
+    In evaluation mode without gradients, modulations are kept from round to round: load weights with
+    ``load_state_dict`` or move them with ``to``, which forget them, and do not write into parameters between rounds.
+
+    Args:
+        config: Dimensions.
+    """
+
+    seams: ClassVar[frozenset[Seam]] = frozenset({Seam.PREFILL_ROWS, Seam.PREFILL_FFN, Seam.STEP_ROWS, Seam.STEP_FFN})
+    context: ClassVar[type] = KVContext
+
+    def __init__(self, config: Pi05Config) -> None:
+        super().__init__()
+        self.config = config
+        self.flow = FlowSpec(noise_time=1.0, prediction="velocity", steps=config.steps)
+        self.horizon, self.action_dim = config.horizon, config.action_dim
+        layer, wide = (config.heads, config.head_dim), config.expert_width
+        self.vision = paligemma.vision(config)
+        self.embed = nn.Embedding(config.vocab, config.width)
+        # The last VLM layer gives keys and values only; the published file's other weights there are never used.
+        self.vlm = nn.ModuleList(GemmaLayer(config.width, config.mlp, *layer) for _ in range(config.depth))
+        self.expert = nn.ModuleList(
+            GemmaLayer(wide, config.expert_mlp, *layer, norm=AdaRMSNorm) for _ in range(config.depth)
+        )
+        self.expert_norm = AdaRMSNorm(wide)
+        self.action_in = nn.Linear(config.action_dim, wide)
+        self.time_in = nn.Linear(wide, wide)
+        self.time_out = nn.Linear(wide, wide)
+        self.action_out = nn.Linear(wide, config.action_dim)
+        self._kept: dict[float, list[Modulation]] = {}
+        self.register_load_state_dict_post_hook(lambda *_: self._kept.clear())
+
+    def patches(self, images: Tensor) -> Tensor:
+        """Returns [B, P, n] the pixels of each visual token, view by view, without overlaps of the stem."""
+        return paligemma.patches(images, self.config.tokens_per_view)
+
+    def encode(self, inputs: Inputs, drop: bool = True) -> Prefix:
+        """Embeds images and text; drops (exactly) the tokens that the whole batch masks, unless ``drop`` is False."""
+        return paligemma.encode(self.vision, self.embed, inputs, drop)
+
+    def prefill(self, prefix: Prefix, ops: Ops = DENSE) -> KVContext:
+        """Runs the VLM over the prefix (bidirectional) and keeps each layer's keys and values."""
+        return paligemma.prefill(layers(self.vlm), prefix, ops)
+
+    def condition(self, context: KVContext, inputs: Inputs) -> KVContext:
+        """Returns the context as it is: whatever the model knows of the state is in the prompt."""
+        return context
+
+    def step(self, x: Tensor, time: Tensor | float, context: KVContext, ops: Ops = DENSE) -> Tensor:
+        """Evaluates the velocity field.
+
+        Args:
+            x: [B, horizon, action_dim] noisy actions.
+            time: Flow time, a number or [B].
+            context: From ``condition``; expand it first where B holds several branches of a row.
+            ops: Answers to the walk over the expert's layers; their rows are the actions.
+
+        Returns:
+            [B, horizon, action_dim] float32.
+        """
+        *pairs, last = self.modulations(time)
+        stack = [
+            ModulatedLayer(layer, *pairs[2 * number : 2 * number + 2])
+            for number, layer in enumerate(layers(self.expert))
+        ]
+        hidden = self.action_in(x.to(self.action_in.weight.dtype))
+        hidden = denoise(stack, hidden, context, self.config.head_dim, ops)
+        return self.action_out(self.expert_norm(hidden, last)).float()
+
+    def modulations(self, time: Tensor | float) -> list[Modulation]:
+        """Returns what a flow time, or each of [B] times, makes of the expert's norms: two per layer, then the last's.
+
+        Those of a number are kept; those of a tensor are not, since reading it would wait for the device.
+        """
+        if isinstance(time, Tensor) or self.training or torch.is_grad_enabled():
+            return self._modulations(time)
+        if time not in self._kept:
+            if len(self._kept) == _KEPT:
+                del self._kept[next(iter(self._kept))]
+            self._kept[time] = self._modulations(time)
+        return self._kept[time]
+
+    def train(self, mode: bool = True) -> Pi05:
+        """See ``nn.Module``; forgets modulations."""
+        self._kept.clear()
+        return super().train(mode)
+
+    def _apply(self, *args: Any, **options: Any) -> Pi05:
+        self._kept.clear()
+        return super()._apply(*args, **options)
+
+    def _modulations(self, time: Tensor | float) -> list[Modulation]:
+        weight = self.time_in.weight
+        times = torch.as_tensor(time, dtype=torch.float32, device=weight.device).reshape(-1)
+        clock = time_embedding(times, self.config.expert_width).to(weight.dtype)
+        condition = F.silu(self.time_out(F.silu(self.time_in(clock))))
+        norms = [norm for layer in layers(self.expert) for norm in (layer.attention_norm, layer.ffn_norm)]
+        return [cast("AdaRMSNorm", norm).modulation(condition) for norm in (*norms, self.expert_norm)]
+
+
+@dataclass(frozen=True)
+class Pi05Processor(Standardised):
+    """Conventions of a pi0.5. Quantiles are a mean and a standard deviation too: the middle of q01 and q99, and half of
+    what lies between them.
+
+    Attributes:
+        format: How the prompt is made, a key of ``PROMPTS``: it states the ``instruction`` alone, or the ``state`` too,
+            normalised and in 256 bins.
+    """  # noqa: D205
+
+    format: str = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.format not in PROMPTS:
+            raise ValueError(f"format must be one of {', '.join(PROMPTS)}, got {self.format!r}")
+
+    def prompt(self, instruction: str, state: Tensor) -> str:
+        """Returns the text that the model reads; ``state`` [state_dim] is normalised."""
+        numbers = " ".join(map(str, processing.bins(state)))
+        return PROMPTS[self.format].format(instruction=processing.plain(instruction), state=numbers)
+
+
+FAMILY = Family("pi0.5", Pi05Config, Pi05, Pi05Processor)
