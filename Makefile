@@ -1,5 +1,7 @@
 DEMO_EPISODES ?= 100
 PYTEST_ARGS ?=
+# Processes that share the test files. A test may start two workers of its own, so more than the cores gains nothing.
+TEST_WORKERS ?= 2
 FUZZ_ARGS ?=
 
 # One thread a process: parallel workers must not compete for cores, and results must not depend on how many there are.
@@ -30,7 +32,7 @@ reference: setup-suites  ## Measure again what results/reference holds: success 
 	.venv/bin/replan board results/reference/suites/*/ --html results/reference/suites.html --title "Four suites"
 
 test: setup  ## Run the tests (PYTEST_ARGS="-m 'not slow'" leaves the long ones out)
-	.venv/bin/python -m pytest $(PYTEST_ARGS)
+	.venv/bin/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 fuzz: setup  ## Hostile command lines, files and databases: each must end with a sentence (FUZZ_ARGS="--seed 1")
 	.venv/bin/python tools/fuzz.py $(FUZZ_ARGS)

@@ -20,9 +20,10 @@ from ..policies.seams import Method, Methods, naming
 from .dp_cache import DPCache
 from .few_step import FewStep
 from .flash.method import Flash
+from .wam_cache import WAMCache
 
 GROUP = "replan.methods"
-BUILT_IN: dict[str, type[Method]] = {kind.name: kind for kind in (Method, FewStep, Flash, DPCache)}
+BUILT_IN: dict[str, type[Method]] = {kind.name: kind for kind in (Method, FewStep, Flash, DPCache, WAMCache)}
 
 
 _PLAIN = {"bool": bool, "int": int, "float": float, "str": str}

@@ -62,7 +62,7 @@ def renderer() -> str:
     """
     try:
         done = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, text=True, timeout=60)
-    except subprocess.TimeoutExpired:
+    except (subprocess.TimeoutExpired, OSError):  # no answer, or no process to ask
         return "none"
     return " ".join(done.stdout.split()) or "none"
 

@@ -214,6 +214,10 @@ class FlowModel(nn.Module):
         """Evaluates the network at x [B, horizon, action_dim] and a flow time (a number or [B]); float32 like x."""
         raise NotImplementedError
 
+    def patches(self, images: Tensor) -> Tensor:
+        """Returns [B, P, n] the pixels of images [B, V, 3, S, S] that each visual token stands for, in their order."""
+        raise NotImplementedError(f"{type(self).__name__} does not say which pixels its visual tokens stand for")
+
     @property
     def device(self) -> torch.device:
         """Where the weights are."""

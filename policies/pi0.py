@@ -178,6 +178,12 @@ class Pi0(FlowModel):
         self.time_out = nn.Linear(config.expert_width, config.expert_width)
         self.action_out = nn.Linear(config.expert_width, config.action_dim)
 
+    def patches(self, images: Tensor) -> Tensor:
+        """Returns [B, P, n] the pixels of each visual token, view by view, without overlaps of the stem."""
+        side = self.config.image_size // math.isqrt(self.config.tokens_per_view)
+        each = F.unfold(images.flatten(0, 1), side, stride=side).transpose(1, 2)
+        return each.unflatten(0, images.shape[:2]).flatten(1, 2)
+
     def encode(self, inputs: Inputs, drop: bool = True) -> Prefix:
         """Embeds images and text; drops (exactly) the tokens that the whole batch masks, unless ``drop`` is False."""
         batch, views = inputs.images.shape[:2]

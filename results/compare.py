@@ -8,9 +8,9 @@ from itertools import product
 from typing import Any
 
 from . import stats
-from .groups import SHOWN, Group, groups
+from .groups import BASELINE, SHOWN, Group, groups
 from .marks import activity, own_marks, places
-from .pairs import MIXED, CodeMismatch, Flip, pair
+from .pairs import MIXED, CodeMismatch, Flip, baseline_of, pair
 from .schema import EpisodeRow, Mark
 from .store import Store
 
@@ -96,9 +96,10 @@ def compare_runs(old: Store, new: Store, *, allow_mixed: bool = False) -> list[C
         NothingToCompare: No method was run under the same condition in both.
     """
     values = (str(old.path.parent), str(new.path.parent))
+    gathered = (groups([old]), groups([new]))
     found = [
-        _compare("run", before, after, values, allow_mixed)
-        for before, after in product(groups([old]), groups([new]))
+        _compare("run", before, after, values, gathered, allow_mixed)
+        for before, after in product(*gathered)
         if _rest(before, "policy") == _rest(after, "policy")
     ]
     if not found:
@@ -134,7 +135,7 @@ def compare_across(stores: Iterable[Store], name: str, *, allow_mixed: bool = Fa
         for group in having:
             arms.setdefault((_rest(group, name), _code(group, name) if with_code else ()), []).append(group)
         found = [
-            _compare(name, first, other, (_value(first, name), _value(other, name)), allow_mixed)
+            _compare(name, first, other, (_value(first, name), _value(other, name)), (gathered, gathered), allow_mixed)
             for first, *others in arms.values()
             for other in others
         ]
@@ -168,7 +169,14 @@ def _value(group: Group, name: str) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _compare(across: str, old: Group, new: Group, values: tuple[str, str], allow_mixed: bool) -> Comparison:
+def _compare(
+    across: str,
+    old: Group,
+    new: Group,
+    values: tuple[str, str],
+    gathered: tuple[list[Group], list[Group]],
+    allow_mixed: bool,
+) -> Comparison:
     one_suite = old.world[0] == new.world[0] if old.code and new.code else old.world == new.world
     if not (one_suite or allow_mixed):
         raise CodeMismatch(new, old)
@@ -180,11 +188,8 @@ def _compare(across: str, old: Group, new: Group, values: tuple[str, str], allow
 
     pairs = pair(new, old, cell_of, same=not setting)
     marks = [*_differences(across, old, new), *places(new, old if pairs.done else None, pairs)]
-    for group in (old, new):
-        success = stats.proportion([bool(row.success) for row in group.done.values()])
-        marks += own_marks(group, success, activity(group))
-        marks += (mark for run in group.runs for mark in run.marks)
-    if pairs.done and all(a.trajectory_hash == b.trajectory_hash != "" for a, b in pairs.done):
+    marks += _arm_marks((old, gathered[0]), (new, gathered[1]))
+    if pairs.equal:
         marks.append(Mark("same episodes", "every episode of one arm equals the other's action by action"))
     if not one_suite:
         marks.append(Mark(MIXED, "the suite's code differs between the arms, or was not recorded"))
@@ -206,6 +211,29 @@ def _compare(across: str, old: Group, new: Group, values: tuple[str, str], allow
         marks=tuple(dict.fromkeys(marks)),
         flips=pairs.flips,
     )
+
+
+def _arm_marks(*arms: tuple[Group, list[Group]]) -> list[Mark]:
+    """Marks of the board's rows of both arms; one that only one of them has says which one."""
+    before, after = (list(dict.fromkeys(_row_marks(*arm))) for arm in arms)
+    one = [("before", mark) for mark in before if mark not in after]
+    one += [("now", mark) for mark in after if mark not in before]
+    return [
+        *(mark for mark in before if mark in after),
+        *(Mark(mark.badge, f"{when}: {mark.text}") for when, mark in one),
+    ]
+
+
+def _row_marks(group: Group, gathered: list[Group]) -> Iterable[Mark]:
+    """Marks of an arm's row on its own board."""
+    success = stats.proportion([bool(row.success) for row in group.done.values()])
+    yield from own_marks(group, success, activity(group), timed=[])
+    members = [each for each in gathered if each.condition == group.condition]
+    baseline = baseline_of(group, members, allow_mixed=True)
+    if baseline and pair(group, baseline).equal:
+        yield Mark(f"same as {BASELINE}", f"every episode equals {BASELINE} action by action")
+    for run in group.runs:
+        yield from run.marks
 
 
 def _arm(group: Group, value: str) -> Arm:

@@ -56,6 +56,9 @@ class MeasurementMismatch(ValueError):
         )
 
 
+Session = tuple[str, int]  # run directory, and the row of its table ``runs``; 0 where that is not known
+
+
 @dataclass(frozen=True)
 class Group:
     """All episodes of one version of a method under one condition.
@@ -78,9 +81,10 @@ class Group:
             with the baseline of the same world.
         done: Measured episodes by cell.
         errors: Episodes that the harness could not measure.
-        sources: Run directory of each episode, and which start of the run measured it, errors included, by cell.
+        copies: Every copy of each episode, errors included, by cell and then by session: the run directory and the row
+            of its table ``runs``. Of a repeat, ``done`` has the first one.
         runs: What produced them, resumptions included.
-        repeats: Episodes left out because an earlier run holds the same measurement.
+        repeats: Measurements that count once although several runs hold them, less the one that counts.
         contradictions: Repeats whose trajectory differs from that of the episode that counts.
     """
 
@@ -100,7 +104,7 @@ class Group:
     world: tuple[str, str]
     done: dict[str, EpisodeRow]
     errors: tuple[EpisodeRow, ...]
-    sources: dict[str, tuple[str, int]]
+    copies: dict[str, dict[Session, EpisodeRow]]
     runs: tuple[Run, ...]
     repeats: int
     contradictions: int
@@ -116,6 +120,11 @@ class Group:
         return min(run.started for run in self.runs)
 
     @property
+    def sessions(self) -> set[Session]:
+        """Sessions that hold any of its episodes, errors included."""
+        return {session for copies in self.copies.values() for session in copies}
+
+    @property
     def cells(self) -> set[str]:
         """Cells that were played or tried."""
         return self.done.keys() | {row.cell for row in self.errors}
@@ -124,8 +133,8 @@ class Group:
 def groups(stores: Iterable[Store]) -> list[Group]:
     """Merges runs and gathers their episodes, in a natural order of conditions; then older worlds and dense first.
 
-    A measurement that several runs hold counts once: that of the run that started first, in whatever order they are
-    given.
+    A measurement that several runs hold counts once: that of the run that started first. The order in which the stores
+    are given changes nothing.
 
     Raises:
         ManifestMismatch: A cell is not the same episode everywhere, though the suite's code is the same.
@@ -133,7 +142,7 @@ def groups(stores: Iterable[Store]) -> list[Group]:
     """
     gathered: dict[tuple[Any, ...], dict[str, list[tuple[EpisodeRow, Store]]]] = {}
     latencies: dict[tuple[str, str], Any] = {}
-    for store in sorted(stores, key=lambda store: (store.run.started, str(store.path))):
+    for store in by_start(stores):
         for row in store.episodes():
             latency = store.run.identity.latency
             first = latencies.setdefault((row.clock, row.latency), latency)
@@ -149,6 +158,11 @@ def groups(stores: Iterable[Store]) -> list[Group]:
     for rows in by_suite_code.values():
         check_manifests(rows)
     return sorted(_labelled([_group(*each) for each in gathered.items()]), key=_order)
+
+
+def by_start(stores: Iterable[Store]) -> list[Store]:
+    """Stores by when their runs started first; of equally old ones, such as copies, by path."""
+    return sorted(stores, key=lambda store: (store.run.started, str(store.path.resolve())))
 
 
 def _condition(row: EpisodeRow, store: Store) -> tuple[Any, ...]:
@@ -213,12 +227,15 @@ def _group(measured: tuple[Any, ...], measurements: dict[str, list[tuple[Episode
     done: dict[str, EpisodeRow] = {}
     keys: dict[str, str] = {}
     errors = []
-    sources: dict[str, tuple[Store, int]] = {}
+    copied: dict[str, dict[Session, EpisodeRow]] = {}
+    used: dict[int, Store] = {}
     repeats = contradictions = 0
     for copies in measurements.values():
         played = [(row, store) for row, store in copies if row.status == "done"]
-        first, source = (played or copies)[0]
-        sources[first.cell] = source, first.session
+        counted = played or copies
+        first, source = counted[0]
+        used[id(source)] = source
+        copied[first.cell] = {(str(store.path.parent), row.session): row for row, store in counted}
         key = keys.setdefault(first.cell, first.key)
         if key != first.key:
             raise MeasurementMismatch(first, "key", (key, first.key))
@@ -229,7 +246,6 @@ def _group(measured: tuple[Any, ...], measurements: dict[str, list[tuple[Episode
         repeats += len(played[1:])
         contradictions += sum(row.trajectory_hash != first.trajectory_hash for row, _ in played[1:])
     any_row = next(iter(measurements.values()))[0][0]
-    used = {id(store): store for store, _ in sources.values()}.values()
     return Group(
         suite=any_row.suite,
         policy=any_row.policy,
@@ -247,8 +263,8 @@ def _group(measured: tuple[Any, ...], measurements: dict[str, list[tuple[Episode
         world=world,
         done=done,
         errors=tuple(errors),
-        sources={cell: (str(store.path.parent), session) for cell, (store, session) in sources.items()},
-        runs=tuple(run for store in used for run in store.runs),
+        copies=copied,
+        runs=tuple(run for store in used.values() for run in store.runs),
         repeats=repeats,
         contradictions=contradictions,
     )

@@ -11,10 +11,11 @@ import numpy as np
 
 from . import stats
 from .groups import BASELINE, Group, groups
-from .marks import NOT_ACTIVE, activity, contention, marks, measured_rounds
+from .marks import LOSS, NONE_FINISHED, NOT_ACTIVE, activity, marks
 from .pairs import Flip, Pairs, baseline_of, pair
 from .schema import EpisodeRow, Mark
 from .store import Store
+from .timing import charges, contention, spans
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Row:
         devices: Where the policy ran: ``cpu`` or names of CUDA devices.
         machines: Digests of the machines that played the episodes; see ``Run.machines``.
         rank: Position by speed-up per action among the rows of its condition and code, from 1; None for the baseline,
-            for a method that was not active or that loses success, and where there is no speed-up.
+            where there is no speed-up, and where a mark says so (the rule is :data:`.marks.RANK`).
         success: Success rate over the measured episodes.
         worst: The same if every episode that could not be measured had failed; None where there is none.
         at_end: Success rate after the end, when the suite looked again; NaN where it did not in every episode.
@@ -47,8 +48,9 @@ class Row:
         paired: Comparison with the baseline on shared cells; None for the baseline itself and where no cell is shared.
         paired_worst: The same in the worst case (:attr:`.pairs.Pairs.worst`); None where every cell was measured.
         rounds: Mean rounds per episode.
-        round_ns: Durations of one round, without warm-up.
-        action_ns: Duration of the rounds per executed action.
+        round_ns: Durations of one round, without warm-up; one that did not return has its charge
+            (:func:`.timing.charges`).
+        action_ns: Duration of these rounds per executed action.
         latency_ns: Mean latency of a round as the environment saw it.
         routes: Share and durations by route.
         speed_up: Over the baseline, on shared cells of one run, failures included; None without such cells. An episode
@@ -105,20 +107,19 @@ class Row:
     @property
     def active(self) -> bool:
         """False where a counter that proves that the method acted did not move in enough episodes."""
-        return all(mark.badge != NOT_ACTIVE for mark in self.marks)
+        return NOT_ACTIVE not in self.badges
 
     @property
-    def loses(self) -> bool:
-        """Whether a loss of success is shown in the worst case, or nothing was solved that the baseline did solve."""
-        paired = self.paired_worst or self.paired
-        return paired is not None and (paired.high < 0 or (self.success.rate == 0 < paired.lost))
+    def badges(self) -> set[str]:
+        """Badges of its marks."""
+        return {mark.badge for mark in self.marks}
 
 
 def board(stores: Iterable[Store], *, allow_mixed: bool = False) -> list[Row]:
     """Rows by condition and by the code of suite and policy; in each, the baseline first, then by rank.
 
-    Methods without a rank come after the others: those without a speed-up, those that lose success, and last those
-    that were not active.
+    Methods without a rank come after the others: those of which a loss of success is not excluded, those without a
+    speed-up, and last those that were not active or never finished an episode.
 
     Args:
         stores: Runs.
@@ -151,14 +152,16 @@ def rows_of(gathered: list[Group], *, allow_mixed: bool = False) -> list[Row]:
 def _ranked(rows: list[tuple[Row, float]]) -> list[Row]:
     """Rows of one world with their ranks: the baseline, then by speed-up, then those that have no rank."""
     ordered, rank = [], 0
-    places = [
-        (row.method != BASELINE, not row.active, row.loses, math.isnan(speed_up), -speed_up) for row, speed_up in rows
-    ]
-    for place, row in sorted(zip(places, (row for row, _ in rows), strict=True), key=lambda each: each[0]):
-        ranked = place[:4] == (True, False, False, False)
+    for row, speed_up in sorted(rows, key=lambda each: _place(*each)):
+        ranked = _place(row, speed_up)[:4] == (True, False, False, False)
         rank += ranked
         ordered.append(replace(row, rank=rank if ranked else None))
     return ordered
+
+
+def _place(row: Row, speed_up: float) -> tuple[bool, bool, bool, bool, float]:
+    out = not row.active or NONE_FINISHED in row.badges
+    return (row.method != BASELINE, out, math.isnan(speed_up), LOSS in row.badges, -speed_up)
 
 
 def _compared(group: Group, members: list[Group], allow_mixed: bool) -> tuple[Row, float]:
@@ -166,20 +169,29 @@ def _compared(group: Group, members: list[Group], allow_mixed: bool) -> tuple[Ro
     baseline = baseline_of(group, members, allow_mixed=allow_mixed)
     pairs = pair(group, baseline) if baseline else Pairs([], [], [], [], mixed=False)
     timed = pairs.done if allow_mixed else pairs.together
-    row = _row(group, baseline, pairs, timed)
+    charged = charges(group, baseline)
+    if baseline:
+        charged |= charges(baseline, None)
+    row = _row(group, baseline, pairs, timed, charged)
     if row.speed_up is None:
         return row, math.nan
     if not pairs.lost_method:
         return row, row.speed_up.action.value
     # A method gains nothing in an episode that could not be measured: it is charged the baseline's rounds.
-    return row, _speed_up([*timed, *((base, base) for base in pairs.lost_method)]).action.value
+    return row, _speed_up([*timed, *((base, base) for base in pairs.lost_method)], charged).action.value
 
 
-def _row(group: Group, baseline: Group | None, pairs: Pairs, timed: list[tuple[EpisodeRow, EpisodeRow]]) -> Row:
+def _row(
+    group: Group,
+    baseline: Group | None,
+    pairs: Pairs,
+    timed: list[tuple[EpisodeRow, EpisodeRow]],
+    charged: dict[str, float],
+) -> Row:
     episodes = list(group.done.values())
     every = [round for episode in episodes for round in episode.rounds]
-    measured = measured_rounds(episodes)
-    durations = [round.host_ns for round in measured]
+    times = [span for episode in episodes for span in spans(episode, charged)]
+    durations = [span.ns for span in times]
     successes = [bool(row.success) for row in episodes]
     success = stats.proportion(successes)
     moved = activity(group)
@@ -210,12 +222,12 @@ def _row(group: Group, baseline: Group | None, pairs: Pairs, timed: list[tuple[E
         paired_worst=pairs.worst,
         rounds=stats.rounds_per_episode([len(row.rounds) for row in episodes], successes),
         round_ns=stats.durations(durations),
-        action_ns=stats.per_action(durations, [round.executed for round in measured]),
+        action_ns=stats.per_action(durations, [span.executed for span in times]),
         latency_ns=float(np.mean([round.latency_ns for round in every])) if every else float("nan"),
         routes=stats.by_route(
             [round.route for round in every], [round.host_ns for round in every], [round.warmup for round in every]
         ),
-        speed_up=_speed_up(timed) if timed else None,
+        speed_up=_speed_up(timed, charged) if timed else None,
         acceptance=stats.acceptance(
             _or_nan(round.accepted for round in every), _or_nan(round.drafted for round in every)
         ),
@@ -243,23 +255,16 @@ def _or_nan(values: Iterable[float | None]) -> list[float]:
     return [float("nan") if value is None else value for value in values]
 
 
-def _speed_up(pairs: list[tuple[EpisodeRow, EpisodeRow]]) -> stats.SpeedUp:
-    charged = [base if row.broke_off and _pace(row) < _pace(base) else row for row, base in pairs]
-    return stats.speed_up(_timing(charged), _timing(base for _, base in pairs))
+def _speed_up(pairs: list[tuple[EpisodeRow, EpisodeRow]], charged: dict[str, float]) -> stats.SpeedUp:
+    return stats.speed_up(*(_timing(side, charged) for side in zip(*pairs, strict=True)))
 
 
-def _pace(episode: EpisodeRow) -> float:
-    """Time of the rounds per executed action; 0 where there is none."""
-    rounds = measured_rounds([episode])
-    return sum(round.host_ns for round in rounds) / max(1, sum(round.executed for round in rounds))
-
-
-def _timing(episodes: Iterable[EpisodeRow]) -> stats.Timing:
-    cells = [measured_rounds([row]) for row in episodes]
+def _timing(episodes: Iterable[EpisodeRow], charged: dict[str, float]) -> stats.Timing:
+    cells = [spans(row, charged) for row in episodes]
     return stats.Timing(
-        ns=[sum(round.host_ns for round in rounds) for rounds in cells],
-        rounds=[len(rounds) for rounds in cells],
-        executed=[sum(round.executed for round in rounds) for rounds in cells],
+        ns=[sum(span.ns for span in times) for times in cells],
+        rounds=[len(times) for times in cells],
+        executed=[sum(span.executed for span in times) for times in cells],
     )
 
 

@@ -8,23 +8,21 @@ from collections.abc import Iterable
 from . import stats
 from .groups import BASELINE, Group
 from .pairs import MIXED, Pairs
-from .schema import OVER_BUDGET, EpisodeRow, Mark, RoundRow, Run
+from .schema import OVER_BUDGET, EpisodeRow, Mark, Run
+from .timing import contention, measured_rounds
 
 SMALL_N = 0.05  # half width of the success interval above which a row is marked
 SHARED_CORE = 1.1  # wall time over processor time above which a row is marked
 NOT_ACTIVE = "NOT ACTIVE"
 ACTIVE_SHARE = 0.5  # below it, most episodes are the dense policy's, and so are the figures of the row
-
-
-def measured_rounds(episodes: Iterable[EpisodeRow]) -> list[RoundRow]:
-    """Rounds whose durations count: those after warm-up."""
-    return [round for episode in episodes for round in episode.rounds if not round.warmup]
-
-
-def contention(episodes: Iterable[EpisodeRow]) -> float:
-    """Wall time over processor time of the rounds after warm-up; NaN without one."""
-    rounds = measured_rounds(episodes)
-    return stats.contention([round.host_ns for round in rounds], [round.cpu_ns for round in rounds])
+NONE_FINISHED = "NONE FINISHED"
+LOSS = "loss not excluded"
+MARGIN = 0.10  # loss that a rank has to exclude: 26 cells without a flip do, and 100 with 12 flips each way
+RANK = (
+    f"Rank: by speed-up per action, where an episode that could not be measured is charged {BASELINE}'s time. It takes"
+    f" a 95 % interval of the difference to {BASELINE}, in the worst case, that excludes a loss of {100 * MARGIN:.0f}"
+    f" points. A method that is {NOT_ACTIVE} or never finished an episode has none"
+)
 
 
 def activity(group: Group) -> dict[str, float]:
@@ -56,7 +54,7 @@ def marks(
         success: Its success rate.
         moved: What :func:`activity` says of it.
     """
-    yield from own_marks(group, success, moved)
+    yield from own_marks(group, success, moved, timed)
     if group.errors:
         yield Mark("errors", "episodes could not be measured; the worst case counts each as a failure")
     if group.method != BASELINE and not pairs.done:
@@ -64,35 +62,49 @@ def marks(
     elif pairs.done and len(pairs.done) < len(group.done):
         text = f"compared on the {len(pairs.done)} of {len(group.done)} cells that {BASELINE} ran too"
         yield Mark("part paired", text)
+    found = pairs.worst or pairs.difference
+    if found and found.low <= -MARGIN:
+        where = " in the worst case" if pairs.worst else ""
+        text = f"the 95 % interval of the difference to {BASELINE} reaches {100 * found.low:.1f} points{where}"
+        yield Mark(LOSS, f"{text}, and a rank takes more than -{100 * MARGIN:.0f}")
     if len(pairs.together) < len(pairs.done):
-        text = f"{BASELINE} was measured in another run, so other company on the machine may be behind a speed-up"
+        text = f"{BASELINE} was measured at another start of a run; other company may be behind a speed-up"
         yield Mark("separate runs", text)
-    rounds = measured_rounds(group.done.values())
-    if late := sum(OVER_BUDGET in round.stages_ns for round in rounds):
-        text = f"in {late} of {len(rounds)} rounds the method was still at work in idle time when it was asked; that"
-        yield Mark(OVER_BUDGET, f"{text} time is the round's")
-    if broke_off := sum(row.broke_off for row, _ in timed):
-        text = f"{broke_off} of {len(timed)} episodes ended in a round that raised or did not return, so that its time"
-        yield Mark("broke off", f"{text} is unknown; the speed-up charges them {BASELINE}'s time at least")
-    yield from _contention(group, timed)
-    # An episode whose process was lost has no trajectory to be equal in.
-    if pairs.done and all(a.trajectory_hash == b.trajectory_hash != "" for a, b in pairs.done):
+    if pairs.equal:
         yield Mark(f"same as {BASELINE}", f"every episode equals {BASELINE} action by action")
-    if group.repeats:
-        yield Mark(
-            "repeats", f"{group.repeats} measured twice, {group.contradictions} of them differently; the first counts"
-        )
     if pairs.mixed:
         yield Mark(MIXED, f"{BASELINE} was played by other code of the suite or policy, or by code not recorded")
     yield from places(group, baseline if pairs.done else None, pairs)
 
 
-def own_marks(group: Group, success: stats.Proportion, moved: dict[str, float]) -> Iterable[Mark]:
+def own_marks(
+    group: Group,
+    success: stats.Proportion,
+    moved: dict[str, float],
+    timed: list[tuple[EpisodeRow, EpisodeRow]],
+) -> Iterable[Mark]:
     """Yields the marks of a row that do not come from a comparison; the arguments are those of :func:`marks`."""
     yield from dict.fromkeys(mark for run in group.runs for mark in run.suite_marks.get(group.suite, ()))
     yield from _activity(moved)
     if success.n and (success.high - success.low) / 2 > SMALL_N:
         yield Mark("small n", f"the 95 % interval of success is wider than ±{100 * SMALL_N:.0f} points")
+    rounds = measured_rounds(group.done.values())
+    if late := sum(OVER_BUDGET in round.stages_ns for round in rounds):
+        text = f"in {late} of {len(rounds)} rounds the method was still at work in idle time when actions were due;"
+        yield Mark(OVER_BUDGET, f"{text} that time is the round's")
+    if broke_off := sum(row.broke_off for row in group.done.values()):
+        text = f"{broke_off} of {len(group.done)} episodes ended in a round that raised or did not return; its time is"
+        text += (
+            f" unknown, and {BASELINE}'s round at least is charged, if there is one; routes and latency leave it out"
+        )
+        yield Mark("broke off", text)
+        if broke_off == len(group.done):
+            yield Mark(NONE_FINISHED, "every episode ended by an exception or a time-out of the policy or method")
+    yield from _contention(group, timed)
+    if group.repeats:
+        yield Mark(
+            "repeats", f"{group.repeats} measured twice, {group.contradictions} of them differently; the first counts"
+        )
     if not group.code:
         yield Mark("code not recorded", "an older version of replan did not write down which code played this")
 

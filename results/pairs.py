@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple
 
 from . import stats
-from .groups import BASELINE, SHOWN, Group, check_manifests
+from .groups import BASELINE, SHOWN, Group, Session, check_manifests
 from .schema import EpisodeRow
 
 MIXED = "mixed code"
@@ -45,8 +45,8 @@ class Pairs(NamedTuple):
 
     Attributes:
         done: Episodes of the method and of the baseline on cells that both measured.
-        together: Those of ``done`` of which one start of one run measured both. Two may have had different company on
-            the machine, so their durations are not compared.
+        together: Those of ``done`` that one session measured both of, in that session's copies: two sessions, also of
+            one run directory, may have had different company on the machine, so their durations are not compared.
         lost_method: Episodes of the baseline on cells where the method could not be measured.
         lost_baseline: Episodes of the method on cells where the baseline could not be measured.
         mixed: Whether different code played them, or code that was not recorded in runs of different directories.
@@ -80,6 +80,11 @@ class Pairs(NamedTuple):
         return stats.paired(method, baseline)
 
     @property
+    def equal(self) -> bool:
+        """Whether every episode equals its pair action by action; one whose process was lost has no trajectory."""
+        return bool(self.done) and all(a.trajectory_hash == b.trajectory_hash != "" for a, b in self.done)
+
+    @property
     def flips(self) -> tuple[Flip, ...]:
         """Cells that ended differently."""
         return tuple(
@@ -98,7 +103,7 @@ class Pairs(NamedTuple):
 
 
 def baseline_of(group: Group, gathered: Iterable[Group], *, allow_mixed: bool) -> Group | None:
-    """The baseline that a group is compared with: of the same world, and of the same run where there is one.
+    """The baseline that a group is compared with: of the same world, and of the same session where there is one.
 
     Args:
         group: A group.
@@ -113,11 +118,9 @@ def baseline_of(group: Group, gathered: Iterable[Group], *, allow_mixed: bool) -
     """
     if group.method == BASELINE:
         return None
-    directories = {directory for directory, _ in group.sources.values()}
 
     def preference(baseline: Group) -> tuple[bool, bool, str]:
-        beside = any(directory in directories for directory, _ in baseline.sources.values())
-        return (baseline.world == group.world, beside, baseline.started)
+        return (baseline.world == group.world, not group.sessions.isdisjoint(baseline.sessions), baseline.started)
 
     candidates = [each for each in gathered if each.method == BASELINE and each.cells & group.cells]
     best = max(candidates, key=preference, default=None)
@@ -152,11 +155,18 @@ def pair(
     failed, base_failed = _by_cell(group.errors, cell_of), _by_cell(baseline.errors, cell_of)
     return Pairs(
         pairs,
-        [(row, base) for row, base in pairs if row.session and group.sources[row.cell] == baseline.sources[base.cell]],
+        [both for pair in pairs if (both := _together(group.copies[pair[0].cell], baseline.copies[pair[1].cell]))],
         lost_method=[base[cell] for cell in failed if cell in base],
         lost_baseline=[done[cell] for cell in base_failed if cell in done],
         mixed=group.world != baseline.world,
     )
+
+
+def _together(
+    copies: dict[Session, EpisodeRow], base: dict[Session, EpisodeRow]
+) -> tuple[EpisodeRow, EpisodeRow] | None:
+    """The copies of the first session that measured both sides of a pair; None where none is known to have."""
+    return next(((row, base[at]) for at, row in copies.items() if at in base and row.session), None)
 
 
 def _by_cell(rows: Iterable[EpisodeRow], cell_of: Callable[[EpisodeRow], Hashable]) -> dict[Hashable, EpisodeRow]:

@@ -23,8 +23,8 @@ from scipy.optimize import isotonic_regression
 
 from .groups import BASELINE, Group
 from .leaderboard import Row
-from .marks import measured_rounds
 from .stats import Ratio
+from .timing import measured_rounds
 
 SERIES = 8  # distinct series colours in the style sheet; dense has its own
 INK, MUTED, LINE, BASE = "#010101", "#020202", "#030303", "#040404"

@@ -12,9 +12,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from . import plots, stats
-from .groups import BASELINE, Group, groups
+from .groups import BASELINE, Group, by_start, groups
 from .leaderboard import Row, rows_of
-from .marks import ACTIVE_SHARE, SHARED_CORE, SMALL_N
+from .marks import ACTIVE_SHARE, RANK, SHARED_CORE, SMALL_N
 from .schema import Run
 from .store import Store
 from .tables import condition, milliseconds, tables, varying
@@ -35,7 +35,7 @@ def render(stores: Iterable[Store], title: str = "Leaderboard", *, allow_mixed: 
         MeasurementMismatch: A latency stands for different durations.
         CodeMismatch: The only baseline on a row's cells was played by other code.
     """
-    stores = list(stores)
+    stores = by_start(stores)
     gathered = groups(stores)
     rows = rows_of(gathered, allow_mixed=allow_mixed)
     colours = plots.palette(row.method for row in rows)
@@ -66,6 +66,7 @@ def render(stores: Iterable[Store], title: str = "Leaderboard", *, allow_mixed: 
         runs=[_provenance(store) for store in stores],
         run_marks=_shared_marks([run for store in stores for run in store.runs]),
         rules={
+            "rank": RANK.removeprefix("Rank: "),
             "small_n": f"{100 * SMALL_N:.0f}",
             "shared_core": f"{SHARED_CORE:g}",
             "active": f"{100 * ACTIVE_SHARE:.0f}",

@@ -121,7 +121,8 @@ class EpisodeRow:
         code: Digests of the source code that decides the episode: of the ``suite`` with the harness's part of an
             episode, the ``policy`` and the ``method``. Empty where it was not recorded (before schema 4).
         weights: Digest of the policy's files, whatever they were called; empty where it is not known.
-        session: Which start of the run measured it, from 1: the store fills it in. 0 where it was not recorded.
+        session: Row of table ``runs`` that measured it, from 1: one start or resumption of the run. The store writes
+            it; 0 where it is not known (before schema 5, of a run that was resumed). Not a part of the measurement.
     """
 
     key: str
@@ -154,7 +155,7 @@ class EpisodeRow:
     machine: str = ""
     code: dict[str, str] = field(default_factory=dict)
     weights: str = ""
-    session: int = 0
+    session: int = field(default=0, compare=False)
 
     @property
     def broke_off(self) -> bool:

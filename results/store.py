@@ -23,7 +23,7 @@ from .upgrades import UPGRADES
 
 FILE = "episodes.db"
 APPLICATION_ID = 0x7265_706C  # "repl": marks the file as ours (PRAGMA application_id)
-VERSION = 4
+VERSION = 5
 
 # STRICT, because SQLite would otherwise keep a NumPy integer as a blob without a word.
 SCHEMA = """
@@ -61,7 +61,7 @@ CREATE TABLE episodes (           -- see schema.EpisodeRow
     machine TEXT NOT NULL,
     code TEXT NOT NULL,           -- JSON
     weights TEXT NOT NULL,
-    session INTEGER NOT NULL      -- id in runs, 0 where it was not recorded
+    session INTEGER NOT NULL      -- id of a row of runs; 0 where it is not known
 ) STRICT;
 CREATE TABLE rounds (             -- see schema.RoundRow
     episode TEXT NOT NULL REFERENCES episodes (key) ON DELETE CASCADE,
@@ -217,14 +217,15 @@ class Store:
             StoreUnreadable: The file is not ours, or damaged.
             StoreVersion: The file was written by another version of the schema.
         """
-        if not str(directory):
-            raise StoreMissing("'' is no run directory; give the one that `replan eval --out` wrote")
+        if not str(directory).strip():
+            raise StoreMissing(f"{str(directory)!r} is no run directory; give the one that `replan eval --out` wrote")
         path = Path(directory)
         path = path / FILE if path.is_dir() else path
         if not path.exists():
-            runs = sorted(each.parent.name for each in path.parent.glob(f"*/{FILE}"))
-            hint = f"its folders {', '.join(runs[:3])} hold runs: give {path.parent}/*/" if runs else ""
-            hint = hint or "give the directory that `replan eval --out` wrote"
+            runs = sorted(each.parent.name for each in Path(directory).glob(f"*/{FILE}"))
+            hint = "give the directory that `replan eval --out` wrote"
+            if runs:
+                hint = f"its folders {', '.join(runs[:3])}{' ...' * (len(runs) > 3)} hold runs: give {directory}/*/"
             raise StoreMissing(f"{directory}: no {FILE} in it; {hint}")
         return cls(path, _connect(path, writable=False), writable=False)
 
@@ -252,7 +253,7 @@ class Store:
             raise StoreUnavailable(
                 f"{self.path} was moved or deleted while it was written; what was moved can be resumed where it is now"
             )
-        row = replace(row, session=len(self.runs))
+        row = replace(row, session=len(self.runs))  # ids of runs count from 1
         with _readable(self.path), _transaction(self._connection):
             status = self._connection.execute("SELECT status FROM episodes WHERE key = ?", (row.key,)).fetchone()
             if status == ("done",):

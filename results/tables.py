@@ -15,6 +15,7 @@ from .compare import Comparison
 from .escaping import in_markdown, visible
 from .groups import BASELINE
 from .leaderboard import Row
+from .marks import RANK
 from .pairs import Flip
 from .schema import Mark
 
@@ -238,7 +239,8 @@ def _notes(rows: list[Row], prefix: dict[int, list[str]]) -> list[str]:
     for badge, texts in badges.items():
         sentences = "; ".join(f"{text} ({_listed(names, len(rows))})" for text, names in texts.items())
         notes.append(sentences if list(texts) == [badge] else f"{badge}: {sentences}")
-    return [*_findings(rows, prefix), *runs, *notes]
+    rule = [RANK] if any(row.paired for row in rows) else []
+    return [*_findings(rows, prefix), *runs, *notes, *rule]
 
 
 def _findings(rows: list[Row], prefix: dict[int, list[str]]) -> list[str]:

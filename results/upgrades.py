@@ -76,7 +76,7 @@ def _device(run: dict[str, Any]) -> str:
 
 
 def _add_code_and_weights(connection: sqlite3.Connection) -> None:
-    """3 to 4: code, weights and session of rows; an exception or a time-out of the policy is a failure."""
+    """3 to 4: code and weights of rows; an exception or a time-out of the policy is a failure like a refused action."""
     runs = {number: json.loads(run) for number, run in connection.execute("SELECT id, run FROM runs ORDER BY id")}
     for number, run in runs.items():
         spec = {name: value for name, value in run["spec"].items() if name not in ("policy", "latency")}
@@ -87,12 +87,16 @@ def _add_code_and_weights(connection: sqlite3.Connection) -> None:
     # Which code measured an older episode is known as a commit at best, and not for a tree with changes: left empty.
     connection.execute("ALTER TABLE episodes ADD COLUMN code TEXT NOT NULL DEFAULT '{}'")
     connection.execute("ALTER TABLE episodes ADD COLUMN weights TEXT NOT NULL DEFAULT ''")
-    # Which of several starts measured an episode was not written down.
-    session = 1 if len(runs) == 1 else 0
-    connection.execute(f"ALTER TABLE episodes ADD COLUMN session INTEGER NOT NULL DEFAULT {session}")
     # A run was resumed only with equal files, so those of the first start are those of every row.
     for policy, digest in next(iter(runs.values()), {}).get("checkpoints", {}).items():
         connection.execute("UPDATE episodes SET weights = ? WHERE policy = ?", (digest, policy))
 
 
-UPGRADES = {1: _add_success_at_end, 2: _add_identity_and_device, 3: _add_code_and_weights}
+def _add_session(connection: sqlite3.Connection) -> None:
+    """4 to 5: the start of the run that measured a row."""
+    connection.execute("ALTER TABLE episodes ADD COLUMN session INTEGER NOT NULL DEFAULT 0")
+    # Which start measured an episode of a resumed run was not written down.
+    connection.execute("UPDATE episodes SET session = 1 WHERE (SELECT COUNT(*) FROM runs) = 1")
+
+
+UPGRADES = {1: _add_success_at_end, 2: _add_identity_and_device, 3: _add_code_and_weights, 4: _add_session}

@@ -18,7 +18,9 @@ def test_hostile_input_ends_with_a_sentence():
     cases = list(fuzz.run_cases(SEED, range(COUNT), workers=2))
     assert [case for case in cases if case.fault is not None] == []
     assert {case.kind for case in cases} == {kind.__name__ for kind in fuzz.KINDS}
-    assert {case.code for case in cases} >= {0, 2}  # some are accepted: what is refused for its form proves little
+    # Some of each kind get past the form: what is refused for that, or stopped by the disk, proves little.
+    codes = {kind: {case.code for case in cases if case.kind == kind} for kind in {case.kind for case in cases}}
+    assert all(each & {0, 2} for each in codes.values()) and 0 in set().union(*codes.values()), codes
 
 
 def test_a_fault_is_seen():

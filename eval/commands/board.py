@@ -24,6 +24,7 @@ def board(
 ) -> dict[str, Any]:
     """Show what runs have measured, as a table."""
     from ...results import leaderboard, tables
+    from ...results.marks import RANK
     from ...results.store import Store
 
     with ExitStack() as stack:
@@ -38,4 +39,4 @@ def board(
             page = report.render(stores, title=title or ", ".join(directories), allow_mixed=allow_mixed)
             write_file(html, page)
             click.echo(f"wrote {html}", err=True)
-    return {"board": leaderboard.to_json(rows), "html": html}
+    return {"board": leaderboard.to_json(rows), "rank_rule": RANK, "html": html}

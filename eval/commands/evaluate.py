@@ -41,6 +41,7 @@ MANY = 10_000  # episodes that take a moment to be listed, and hours to be playe
 def evaluate_command(arguments: list[str], file: str | None, settings: tuple[str, ...], **flags: Any) -> dict[str, Any]:
     """Run methods on the same episodes and compare them."""
     from ...results import leaderboard, tables
+    from ...results.marks import RANK
     from ...results.store import Store
     from ..evaluate import evaluate
     from ..registry import Registry
@@ -60,7 +61,7 @@ def evaluate_command(arguments: list[str], file: str | None, settings: tuple[str
             raise CommandFailed(f"no episode could be measured:\n{error_lines([store])}")
         rows = leaderboard.board([store])
     show(tables.text(rows))
-    return {"out": spec.out, **tally._asdict(), "board": leaderboard.to_json(rows)}
+    return {"out": spec.out, **tally._asdict(), "board": leaderboard.to_json(rows), "rank_rule": RANK}
 
 
 def _pairs(settings: tuple[str, ...]) -> dict[str, str]:

@@ -41,11 +41,14 @@ class Source:
         return Source({new: self._where[name] for new, name in names.items()}, self._path)
 
     def fill(self, module: nn.Module, layout: Layout, dtype: torch.dtype) -> None:
-        """Loads a module of which the meta device holds the shapes; it holds one published matrix in memory at a time.
+        """Loads a module of which the meta device holds the shapes; see ``read``."""
+        module.load_state_dict(self.read(layout, dtype), assign=True)
+
+    def read(self, layout: Layout, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Returns parameters by our names; it holds one published matrix in memory at a time besides them.
 
         Args:
-            module: The module.
-            layout: Which published tensors each of its parameters is made of.
+            layout: Which published tensors each parameter is made of.
             dtype: Precision of every parameter.
 
         Raises:
@@ -54,8 +57,7 @@ class Source:
         """
         found = {name: file.get_slice(key) for name, (file, key) in self._where.items()}
         check_fit(found, {name: part for parts in layout.values() for name, part in parts.items()}, self._path)
-        state = {ours: torch.cat([self._read(name, dtype) for name in parts]) for ours, parts in layout.items()}
-        module.load_state_dict(state, assign=True)
+        return {ours: torch.cat([self._read(name, dtype) for name in parts]) for ours, parts in layout.items()}
 
     def _read(self, name: str, dtype: torch.dtype) -> Tensor:
         file, key = self._where[name]

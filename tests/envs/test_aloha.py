@@ -49,8 +49,8 @@ def test_the_expert_hands_the_cube_over_and_passes_through_all_stages(env):
 
 
 @pytest.mark.slow
-def test_the_experts_rate_over_100_cells(env):
-    assert [run_expert(env, i)[0] for i in range(100)].count("success") >= 90
+def test_the_experts_rate_over_50_cells(env):
+    assert [run_expert(env, i)[0] for i in range(50)].count("success") >= 45
 
 
 def test_without_a_handover_the_episode_runs_out_of_time_after_400_steps(env):

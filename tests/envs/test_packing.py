@@ -64,9 +64,9 @@ def test_the_expert_packs_every_order_at_slow_and_fast_belts(make):
 
 
 @pytest.mark.slow
-def test_the_experts_rate_over_100_cells_of_the_fastest_belt(make):
+def test_the_experts_rate_over_50_cells_of_the_fastest_belt(make):
     env = make(speed=6.0)
-    assert [run_expert(env, task.TASKS[i % 6], i) for i in range(100)].count("success") >= 95
+    assert [run_expert(env, task.TASKS[i % 6], i) for i in range(50)].count("success") >= 48
 
 
 def test_executing_ten_actions_of_a_chunk_still_packs_slow_belts(make):

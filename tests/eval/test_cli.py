@@ -101,6 +101,8 @@ def test_board_writes_a_page(replan, tmp_path):
     replan("eval", "--suite", "belt", "--episodes", 1, "--out", tmp_path)
     code, out, _ = replan("board", tmp_path, "--html", tmp_path / "page.html", "--json")
     assert (code, last_line(out)["html"]) == (0, str(tmp_path / "page.html"))
+    assert "a loss of 10 points" in last_line(out)["rank_rule"]
+    assert "a loss of 10 points" in last_line(out)["rank_rule"]
     assert "<html" in (tmp_path / "page.html").read_text()
 
 
@@ -119,7 +121,7 @@ def test_compare_shows_what_changed_and_ends_with_json(replan, tmp_path):
     ("arguments", "message"),
     [
         ((), "compare takes OLD and NEW, or one directory with --across"),
-        (("--across", "sped"), "differ in 'sped' only"),
+        (("--across", "sped"), "'sped' is neither a setting of these runs nor a part; --across takes suite, policy"),
     ],
 )
 def test_compare_refuses_what_it_cannot_compare(replan, tmp_path, arguments, message):

@@ -3,9 +3,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from replan.results import Mark
 from replan.results.compare import NothingToCompare, compare_across, compare_runs
 from replan.results.groups import ManifestMismatch
-from replan.results.leaderboard import to_json
+from replan.results.leaderboard import board, to_json
 from replan.results.pairs import CodeMismatch
 from replan.results.tables import comparison_text
 
@@ -38,6 +39,40 @@ def test_two_versions_of_a_method_are_compared_cell_by_cell(versions, make):
     assert "aaaaaa before, bbbbbb now" in str(found.marks[0])
     (back,) = compare_runs(new, old)
     assert (back.paired.lost, back.paired.gained) == (1, 2)
+
+
+def test_an_arm_has_the_marks_of_its_row_on_the_board(written, make):
+    run = make.run(activity_counters={"flash": ("used",)}, suite_marks={"conveyor": (Mark.parse("stand-in assets"),)})
+    dense = [make.episode("dense", cell, trajectory_hash=f"{cell}") for cell in range(4)]
+    idle = [make.episode("flash", cell, trajectory_hash=f"{cell}", counters={"used": 0.0}) for cell in range(4)]
+    slow = (make.round(ms=10, cpu_ns=5_000_000),)
+    code, raised = make.code("flash", method="b" * 64), dict(success=False, outcome="raised", failure="no", rounds=slow)
+    new = [make.episode("flash", cell, counters={"used": 1.0}, code=code, **raised) for cell in range(4)]
+    old, late = written(*dense, *idle, run=run), written(*new, run=run)
+    found = compare_runs(old, late)[0]
+    texts = {mark.badge: mark.text for mark in found.marks}
+    for badge in ("stand-in assets", "tiny model trained here"):
+        assert texts[badge] == badge
+    for badge, when in (("NOT ACTIVE", "before"), ("same as dense", "before"), ("core shared", "now")):
+        assert texts[badge].startswith(f"{when}: "), badge
+    assert texts["NONE FINISHED"].startswith("now: ") and texts["broke off"].startswith("now: 4 of 4")
+    (row,) = (row for row in board([old]) if row.method == "flash")
+    assert badges(row) - {"loss not excluded"} <= texts.keys()  # which is about the rank
+
+
+def test_two_versions_in_one_run_are_told_apart(written, make):
+    def versions(*digests):
+        return written(*(make.episode("flash", code=make.code("flash", method=each * 64)) for each in digests))
+
+    found = compare_runs(versions("a", "b"), versions("c"))
+    assert [each.old.method for each in found] == ["flash @aaaaaa", "flash @bbbbbb"]
+    assert "flash @aaaaaa" in comparison_text(found) and "flash @bbbbbb" in comparison_text(found)
+
+
+def test_methods_that_are_arms_are_named_once(written, make):
+    plain = comparison_text(compare_across([written(make.episode("dense"), make.episode("flash"))], "method"))
+    title, *_ = plain.splitlines()
+    assert "flash" not in title and plain.splitlines()[4].startswith("dense → flash")
 
 
 def test_two_policies_are_compared_and_named(versions, make):

@@ -5,11 +5,14 @@ import json
 import math
 import sqlite3
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 from replan.results import Mark, RunIdentity, Store
 from replan.results.leaderboard import board, to_json
 from replan.results.pairs import CodeMismatch
+
+TIMES = {"dense": 40, "fast": 10, "slow": 20}
 
 
 def badges(row):
@@ -314,7 +317,7 @@ def test_two_versions_of_a_method_are_two_rows_and_the_newer_run_hides_nothing(w
 
 def test_a_new_version_of_the_suite_has_a_baseline_of_its_own_below_the_older_one(written, make):
     def run(suite, ms):
-        return [*versions(make, "dense", ms=40, suite=suite), *versions(make, "flash", ms=ms, suite=suite)]
+        return [*versions(make, "dense", 30, ms=40, suite=suite), *versions(make, "flash", 30, ms=ms, suite=suite)]
 
     newer = written(*run("b" * 64, 10), run=make.run(started="2026-03"))
     older = written(*run("a" * 64, 20))
@@ -393,16 +396,17 @@ def test_one_trace_under_two_spellings_of_its_path_is_one_latency(written, make)
 
 
 def test_a_method_that_is_lost_in_its_hard_episodes_is_shown_and_ranked_in_its_worst_case(written, make):
-    def rows(method, ms, measured=16):
-        played = [make.episode(method, cell, cell < 8, rounds=(make.round(ms=ms),)) for cell in range(measured)]
-        return [*played, *(make.error(method, cell) for cell in range(measured, 16))]
+    def rows(method, ms, measured=40):
+        played = [make.episode(method, cell, cell < 24, rounds=(make.round(ms=ms),)) for cell in range(measured)]
+        return [*played, *(make.error(method, cell) for cell in range(measured, 40))]
 
-    dense, steady, fragile = board([written(*rows("dense", 40), *rows("fragile", 8, 2), *rows("steady", 20))])
+    dense, steady, fragile = board([written(*rows("dense", 40), *rows("fragile", 8, 18), *rows("steady", 20))])
     assert (steady.method, steady.rank, fragile.method, fragile.rank) == ("steady", 1, "fragile", None)
-    assert fragile.paired.high > 0 > fragile.paired_worst.high  # it loses in the worst case alone
-    assert (fragile.success.rate, fragile.worst.rate, fragile.worst.n) == (1, 2 / 16, 16)
+    (mark,) = [mark for mark in fragile.marks if mark.badge == "loss not excluded"]
+    assert "points in the worst case, and a rank takes more than -10" in mark.text
+    assert (fragile.success.rate, fragile.worst.rate, fragile.worst.n) == (1, 18 / 40, 40)
     assert (fragile.paired.difference, fragile.paired.lost) == (0, 0)
-    assert (fragile.paired_worst.lost, fragile.paired_worst.n) == (6, 16)  # dense solved six of the cells it missed
+    assert (fragile.paired_worst.lost, fragile.paired_worst.n) == (6, 40)  # dense solved six of the cells it missed
     assert fragile.speed_up.action.value == 5
     assert steady.worst is None and steady.paired_worst is None and dense.worst is None
 
@@ -428,38 +432,41 @@ def test_what_could_not_be_measured_is_charged_the_baselines_time_in_the_ranking
     assert [(row.method, row.rank) for row in rows] == [("dense", None), ("steady", 1), ("lost", 2)]
 
 
-def test_a_method_that_loses_has_no_rank_however_fast_it_is(written, make):
-    def rows(method, ms, solved, **changes):
-        return [make.episode(method, cell, cell < solved, rounds=(make.round(ms=ms),), **changes) for cell in range(20)]
-
-    raised = {"outcome": "raised", "failure": "ValueError: no"}
-    ranked = board(
-        [written(*rows("dense", 40, 18), *rows("fine", 20, 17), *rows("bad", 5, 9), *rows("no", 1, 0, **raised))]
-    )
-    assert [(row.method, row.rank, row.loses) for row in ranked] == [
-        ("dense", None, False),
-        ("fine", 1, False),
-        ("bad", None, True),
-        ("no", None, True),
-    ]
-    _, one = board([written(*rows("dense", 40, 1)[:1], *rows("no", 1, 0)[:1])])
-    assert one.paired.high > 0 and one.rank is None  # one cell shows nothing, and solving nothing earns nothing
-
-
 @pytest.mark.parametrize("outcome", ["raised", "timeout"])
-def test_a_round_that_did_not_return_is_charged_the_baselines_time_at_least(written, make, outcome):
-    def rows(method, ms, success=True, **changes):
-        return make.episode(method, 0, success, rounds=(make.round(ms=ms),), **changes)
+def test_a_method_is_not_fast_because_it_fails_early(written, make, outcome):
+    """One round of 10 ms and 10 actions, and then one that does not return and is charged dense's 40 ms."""
+    rows = [make.episode("dense", cell, rounds=(make.round(ms=30), make.round(1, ms=50))) for cell in range(30)]
+    fails = dict(success=False, outcome=outcome, failure="gave up", rounds=(make.round(ms=10),))
+    rows += [
+        make.episode("flash", cell, **fails if cell % 2 else {"rounds": (make.round(ms=10),)}) for cell in range(30)
+    ]
+    _, flash = board([written(*rows)])
+    assert flash.speed_up.action.value == pytest.approx(40 / 30)  # 15 * (10 + 10 + 40) ms over 300 actions
+    assert flash.action_ns == 3_000_000 and flash.round_ns.n == 45 and flash.round_ns.mean == 20_000_000
+    (mark,) = [mark for mark in flash.marks if mark.badge == "broke off"]
+    assert "15 of 30 episodes ended in a round" in mark.text
 
-    broken = {"outcome": outcome, "failure": "it did not return"}
-    _, fast = board([written(rows("dense", 40), rows("fast", 1, False, **broken))])
-    assert fast.speed_up.action.value == 1 and "broke off" in badges(fast)
-    _, slow = board([written(rows("dense", 40), rows("slow", 80, False, **broken))])
-    assert slow.speed_up.action.value == 0.5
-    _, nothing = board([written(rows("dense", 40), make.episode("dead", 0, False, rounds=(), **broken))])
-    assert nothing.speed_up.action.value == 1
-    _, refused = board([written(rows("dense", 40), rows("odd", 10, False, outcome="invalid action", failure="nan"))])
-    assert refused.speed_up.action.value == 4 and "broke off" not in badges(refused)  # its rounds all returned
+
+def test_a_slow_method_is_charged_its_own_round(written, make):
+    rows = [make.episode(method, rounds=(make.round(ms=ms),)) for method, ms in (("dense", 40), ("slow", 100))]
+    rows += [make.episode("dense", 1, rounds=(make.round(ms=40),))]
+    rows += [make.episode("slow", 1, False, outcome="raised", failure="no", rounds=())]
+    _, slow = board([written(*rows)])
+    assert slow.round_ns.mean == 100_000_000 and slow.speed_up.action.value == pytest.approx(4 / 20)
+
+
+def test_a_round_that_did_not_return_is_charged_the_methods_own_median_without_a_baseline(written, make):
+    lost = make.episode("flash", 1, False, outcome="timeout", failure="late", rounds=())
+    (alone,) = board([written(make.episode("flash", rounds=tuple(make.round(i, ms=i + 1) for i in range(5))), lost)])
+    assert alone.action_ns == (15 + 3) * 1_000_000 / 50 and "broke off" in badges(alone)
+    (nothing,) = board([written(lost)])
+    assert math.isnan(nothing.action_ns) and "broke off" in badges(nothing)
+
+
+def test_an_action_that_is_none_ends_a_round_that_did_return(written, make):
+    refused = make.episode("flash", success=False, outcome="invalid action", failure="NaN", rounds=(make.round(ms=10),))
+    _, flash = board([written(make.episode("dense"), refused)])
+    assert flash.round_ns.n == 1 and "broke off" not in badges(flash)
 
 
 def test_an_idle_method_is_never_ranked(written, make):
@@ -538,16 +545,24 @@ def test_which_of_several_starts_measured_an_old_run_is_unknown_and_nothing_is_t
     assert flash.speed_up is None and "separate runs" in badges(flash)
 
 
-def test_the_order_in_which_runs_are_given_changes_nothing(written, make):
-    def run(day):
-        return make.run(started=f"2026-01-0{day}T03:04:05+00:00")
+def test_the_order_of_directories_changes_nothing(written, make):
+    def run(day, ms, policy):
+        rows = versions(make, "dense", ms=4 * ms) + versions(make, "flash", ms=ms)
+        return written(*(replace(row, policy=policy) for row in rows), run=make.run(started=f"2026-0{day}"))
 
-    stores = [
-        written(*versions(make, "dense", ms=40 + day), *versions(make, "flash", ms=10 * day), run=run(day))
-        for day in (2, 1)
-    ]
-    one, other = (to_json(board(each)) for each in (stores, stores[::-1]))
-    assert one == other and one[1]["speed_up"]["action"]["value"] == pytest.approx(41 / 10)
+    newer, older = run(2, 10, "./pol"), run(1, 20, "pol")
+    copy = run(1, 30, "pol/")
+    rows = board([older, newer, copy])
+    assert rows[0].policy == "pol" and rows[1].round_ns.mean == 20_000_000
+    for stores in permutations([older, newer, copy]):
+        assert to_json(board(stores)) == to_json(rows)
+
+
+def test_a_repeat_that_was_timed_with_the_baseline_gives_the_speed_up(written, make):
+    first = written(*versions(make, "dense", ms=400), run=make.run(started="2026-01"))
+    both = [*versions(make, "dense", ms=40), *versions(make, "flash", ms=10)]
+    _, flash = board([first, written(*both, run=make.run(started="2026-02"))])
+    assert flash.speed_up.action.value == 4 and "separate runs" not in badges(flash)
 
 
 def test_a_speed_up_is_over_the_cells_that_one_run_measured(written, make):

@@ -52,11 +52,11 @@ def test_every_field_of_the_schema_is_kept(written, make):
     """A field that gets a default and no column would otherwise be lost in silence."""
     values = dict(settings={"a": 1}, counters={"b": 2.0}, manifest={"c": "d"}, retries=4, steps=20, sim_ns=6)
     row = make.episode("flash", 7, False, seed=8, clock="realtime", latency="fixed:9ms", outcome="time", **values)
-    where = dict(dtype="bfloat16", device="H200", machine="m")
+    where = dict(dtype="bfloat16", device="H200", machine="m", session=1)
     row = dataclasses.replace(row, success_at_end=True, failure="no action", code={"suite": "5"}, weights="w", **where)
     own = [field for field in dataclasses.fields(EpisodeRow) if field.name != "error"]  # which a measured row has not
     assert all(getattr(row, field.name) != field.default for field in own)
-    error = make.error("flash", 8, error="hung", retries=1)
+    error = make.error("flash", 8, error="hung", retries=1, session=1)
 
     read = written(row, error).episodes()
 
@@ -253,6 +253,23 @@ def test_a_finished_run_can_be_read_where_nothing_can_be_written(written, make, 
         assert len(again.episodes()) == 1
 
 
+@pytest.mark.parametrize("name", ["", " "])
+def test_an_empty_name_is_no_run_directory(tmp_path, make, monkeypatch, name):
+    begin(tmp_path, make, make.run())
+    monkeypatch.chdir(tmp_path)  # which an empty path would be
+    with pytest.raises(StoreMissing, match=f"'{name}' is no run directory"):
+        Store.open(name)
+
+
+def test_a_folder_of_runs_says_how_to_give_them(tmp_path, make):
+    for name in ("a", "b", "c", "d"):
+        begin(tmp_path / name, make, make.run())
+    with pytest.raises(StoreMissing, match=rf"its folders a, b, c \.\.\. hold runs: give {tmp_path}/\*/"):
+        Store.open(tmp_path)
+    with pytest.raises(StoreMissing, match="that `replan eval --out` wrote"):
+        Store.open(tmp_path / "nowhere")
+
+
 def test_a_directory_without_a_store_is_named(tmp_path):
     with pytest.raises(StoreMissing, match=str(tmp_path)):
         Store.open(tmp_path)
@@ -305,6 +322,7 @@ def test_a_run_of_an_older_schema_is_read_as_it_is_and_goes_on(tmp_path, make, v
     assert run.activity_counters["flash"] == ("flash_rounds",) and Mark("CPU", "CPU") in run.marks
     (machine,) = run.machines
     assert {(row.machine, row.device, row.dtype, row.failure) for row in rows} == {(machine, "cpu", "float32", None)}
+    assert {row.session for row in rows} == {1}
     assert {(row.weights, str(row.code)) for row in rows} == {(run.checkpoints[rows[0].policy], "{}")}
     drafts = [(each.accepted is None, each.drafted) for row in rows for each in row.rounds]
     assert set(drafts) == {(True, None), (False, 10)}
@@ -319,6 +337,27 @@ def test_a_run_of_an_older_schema_is_read_as_it_is_and_goes_on(tmp_path, make, v
     with Store.open(tmp_path) as reader:
         assert [row for row in reader.episodes() if row.key != new.key] == rows
         assert new in reader.episodes()
+
+
+def test_an_episode_says_which_start_of_its_run_measured_it(tmp_path, make):
+    for cell in range(3):
+        with Store.start(tmp_path, make.run()) as store:
+            store.add(make.episode(cell=cell))
+            store.add(make.error("flash"))
+    with Store.open(tmp_path) as reader:
+        assert [(row.init_state, row.session) for row in reader.episodes()] == [(0, 1), (0, 3), (1, 2), (2, 3)]
+
+
+def test_which_start_measured_an_older_episode_is_known_where_there_was_one(tmp_path, make):
+    for starts, session in ((1, 1), (2, 0)):
+        begin(tmp_path / str(starts), make, make.run())
+        with sqlite3.connect(tmp_path / str(starts) / FILE) as connection:  # as version 4 wrote it
+            connection.execute("ALTER TABLE episodes DROP COLUMN session")
+            connection.executemany("INSERT INTO runs (run) SELECT run FROM runs WHERE id = ?", [(1,)] * (starts - 1))
+            connection.execute("PRAGMA user_version = 4")
+        connection.close()
+        with Store.open(tmp_path / str(starts)) as reader:
+            assert [row.session for row in reader.episodes()] == [session]
 
 
 def stored_version(directory):

@@ -114,13 +114,14 @@ def test_the_worst_case_stands_below_where_cells_could_not_be_measured(written, 
 def test_the_rank_is_shown_and_an_idle_method_has_none(written, make):
     run = make.run(activity_counters={"idle": ("used",)})
     times = {"dense": 40, "slow": 30, "idle": 1, "fast": 10}
-    rows = [make.episode(name, cell, rounds=(make.round(ms=ms),)) for name, ms in times.items() for cell in range(2)]
+    rows = [make.episode(name, cell, rounds=(make.round(ms=ms),)) for name, ms in times.items() for cell in range(30)]
     found = board([written(*rows, run=run)])
     ((_, _, table, *_),) = tables(found)
     ranks = [(cell(table, i, "method"), cell(table, i, "rank")) for i in range(4)]
     assert ranks == [("dense", "–"), ("fast", "1"), ("slow", "2"), ("idle", "–")]
     order = [line.split()[0] for line in text(found).splitlines() if line.startswith(tuple(times))]
     assert order[:4] == ["dense", "fast", "slow", "idle"]
+    assert table.notes[-1].startswith("Rank: by speed-up per action") and "a loss of 10 points" in table.notes[-1]
 
 
 def test_a_comparison_that_was_not_timed_together_has_no_speed_up(written, make):
