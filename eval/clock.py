@@ -213,15 +213,21 @@ def parse_latency(text: str) -> LatencySource:
 
 
 def check_routes(latency: LatencySource, routes: Mapping[str, Iterable[str]]) -> None:
-    """Makes sure, before anything is run, that a profile has a latency for every route.
+    """Makes sure, before anything is run, that a profile has a latency for every route, and a trace for every method.
 
     Args:
-        latency: The latency source; only a profile can lack a route.
+        latency: The latency source; no other kind can lack one.
         routes: Method as the user wrote it to the routes that it may take.
 
     Raises:
-        RouteWithoutLatency: It does not.
+        RouteWithoutLatency: The profile does not.
+        BadInput: The trace does not.
     """
+    if isinstance(latency, Trace):
+        recorded = sorted({method for _, method in latency.episodes})
+        for method in routes:
+            if method not in recorded:
+                raise unknown("method for this trace:", method, recorded)
     if isinstance(latency, Profile):
         for method, taken in routes.items():
             missing = tuple(route for route in taken if route not in latency.routes)

@@ -13,10 +13,13 @@ import importlib.util
 import sys
 from collections.abc import Collection, Iterator
 from functools import cache
+from importlib.machinery import all_suffixes
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
 PACKAGE = __name__.partition(".")[0]
 ROOT = Path(__file__).parents[1]
+CODE = {f".{suffix.rpartition('.')[2]}" for suffix in all_suffixes()}
 NO_CODE = {".pyc", ".md"}  # suffixes of files that decide nothing
 
 # Names, such as "replan/envs/world.py", which do not depend on where a package is installed.
@@ -36,7 +39,7 @@ def imported(*modules: str) -> frozenset[File]:
     """Returns the files of modules, and of all in this package that they import, directly or not.
 
     Args:
-        modules: Full names. For a module of another package, all files of its top-level package are taken.
+        modules: Full names. For a module of another author, all files of its distribution are taken.
     """
     files: set[File] = set()
     waiting = [file for module in modules for file in (_own(module) or _foreign(module))]
@@ -69,8 +72,25 @@ def _own(module: str) -> list[File]:
 
 
 def _foreign(module: str) -> list[File]:
-    """Returns all files of the top-level package of a module."""
+    """Returns all files of the distributions that a module comes from; of its top-level package where none is known."""
     top = module.partition(".")[0]
+    shared = [names for each in distributions() if top in (names := _top_levels(each))]
+    return [file for name in sorted({top}.union(*shared)) for file in _top_level(name)]
+
+
+def _top_levels(distribution: Distribution) -> set[str]:
+    """Returns the names that a distribution adds to those which can be imported.
+
+    An editable installation lists no files of its own, so only what it declares is known.
+    """
+    declared = (distribution.read_text("top_level.txt") or "").split()
+    parts = [file.parts for file in distribution.files or () if file.suffix in CODE]
+    names = {*declared, *(first.partition(".")[0] for first, *_ in parts)}
+    return {name for name in names if name.isidentifier() and not name.startswith("__editable__")}
+
+
+def _top_level(top: str) -> list[File]:
+    """Returns all files of a package or module of another author."""
     found = getattr(sys.modules.get(top), "__file__", None)
     if found is None and top not in sys.modules:
         spec = importlib.util.find_spec(top)

@@ -228,3 +228,11 @@ def test_identity_changes_exactly_when_the_latencies_can(tmp_path):
     assert parse_latency("fixed:1ms").identity() == parse_latency("fixed:1000us").identity()
     assert parse_latency("fixed:1ms").identity() != parse_latency("fixed:2ms").identity()
     assert parse_latency("profile:torch-4090d").identity() != parse_latency("profile:triton-4090d").identity()
+
+
+def test_a_method_of_which_a_trace_has_no_episode_is_refused_before_anything_is_run(tmp_path):
+    write_trace(tmp_path / "t", [episode(method="flash")])
+    trace = read_trace(tmp_path / "t")
+    check_routes(trace, {"flash": ("full", "flash")})
+    with pytest.raises(BadInput, match="unknown method for this trace: 'dense'; known: flash"):
+        check_routes(trace, {"flash": ("full", "flash"), "dense": ("full",)})

@@ -91,6 +91,36 @@ def test_of_another_package_every_file_counts_wherever_it_is_installed(tmp_path,
     assert names >= {"belonging/helper.py", "replan/policies/flow.py"}
 
 
+def installed(site, record, **parts):
+    """Writes a distribution with a helper of another top-level name, without installing it."""
+    (site / "warping").mkdir(parents=True)
+    for name, text in {"warping/__init__.py": "", "warp_helper.py": "POWER = 2\n", "bystander.py": ""}.items():
+        (site / name).write_text(text)
+    (site / "warping-1.0.dist-info").mkdir()
+    for name, text in {
+        "METADATA": "Metadata-Version: 2.1\nName: warping\nVersion: 1.0\n",
+        "RECORD": record,
+        **parts,
+    }.items():
+        (site / "warping-1.0.dist-info" / name).write_text(text)
+
+
+@pytest.mark.parametrize("editable", [False, True])
+def test_of_a_distribution_every_module_counts_whatever_its_name(tmp_path, monkeypatch, editable):
+    files = ["warping/__init__.py", "warp_helper.py", "warping-1.0.dist-info/METADATA", "../../bin/warp"]
+    if editable:
+        files = ["__editable___warping_finder.py", "warping-1.0.dist-info/METADATA"]
+    parts = {"top_level.txt": "warp_helper\nwarping\n"} if editable else {}
+    installed(tmp_path, "".join(f"{name},,\n" for name in files), **parts)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = source.digest(source.imported("warping"))
+    assert {name for name, _ in source.imported("warping")} == {"warping/__init__.py", "warp_helper.py"}
+    (tmp_path / "bystander.py").write_text("EDITED = True\n")
+    assert source.digest(source.imported("warping")) == before
+    (tmp_path / "warp_helper.py").write_text("POWER = 3\n")
+    assert source.digest(source.imported("warping")) != before
+
+
 def test_a_tree_that_cannot_be_parsed_still_has_a_digest(tmp_path, monkeypatch):
     (tmp_path / "odd.py").write_text("def (:\n")
     monkeypatch.syspath_prepend(str(tmp_path))
