@@ -27,6 +27,7 @@ from .checkpoint import check_sizes
 from .families import Family
 from .flow import FlowSpec
 from .model import DENSE, FlowModel, Inputs, Ops, Prefix, Seam
+from .modulated import Modulated
 from .standardised import Standardised
 from .wan import Rope, WanBlock, rope, rope_1d, rope_image, time_features
 from .wan_vae import WanEncoder
@@ -184,7 +185,7 @@ class FastWAMContext:
         return replace(self, video=repeat(self.video), text=repeat(self.text))
 
 
-class Branch(nn.Module):
+class Branch(Modulated[list[tuple[Tensor, ...]]]):
     """What the two branches have in common: a text and a time embedding, and blocks.
 
     Args:
@@ -200,10 +201,7 @@ class Branch(nn.Module):
         self.modulate = nn.Linear(width, 6 * width)
         self.blocks = nn.ModuleList(WanBlock(width, config.width, config.heads, mlp) for _ in range(config.depth))
         self.time_width = config.time_width
-        # What weights alone determine, or weights and an instruction; forgotten when the weights change.
-        self._at_times: dict[float, list[tuple[Tensor, ...]]] = {}
-        self._instruction: tuple[Tensor, Pairs] | None = None
-        self.register_load_state_dict_pre_hook(lambda branch, *_: branch._forget())
+        self._instruction: tuple[Tensor, Pairs] | None = None  # the latest one's tokens, and what is read of it
 
     def each_block(self) -> list[WanBlock]:
         """The blocks, typed."""
@@ -227,27 +225,17 @@ class Branch(nn.Module):
         read = self.text_out(F.gelu(self.text_in(text), approximate="tanh"))
         return tuple(block.text_attention.keys_values(read) for block in self.each_block())
 
-    def modulations(self, time: Tensor | float) -> list[tuple[Tensor, ...]]:
-        """Returns each block's modulations at a flow time, a number or [B]; those of numbers are kept."""
-        if isinstance(time, Tensor) or torch.is_grad_enabled():
-            return self._modulations(torch.as_tensor(time, device=self.modulate.weight.device).reshape(-1))
-        if time not in self._at_times:
-            self._at_times[time] = self._modulations(torch.tensor([time], device=self.modulate.weight.device))
-        return self._at_times[time]
+    def forget(self) -> None:
+        """See :class:`~replan.policies.modulated.Modulated`; forgets the instruction, too."""
+        super().forget()
+        self._instruction = None
 
-    def _modulations(self, time: Tensor) -> list[tuple[Tensor, ...]]:
-        features = time_features(time, self.time_width).to(self.time_in.weight.dtype)
+    def _modulations(self, times: Tensor) -> list[tuple[Tensor, ...]]:
+        """Those of each block."""
+        features = time_features(times, self.time_width).to(self.time_in.weight.dtype)
         embedded = self.time_out(F.silu(self.time_in(features)))
         table = self.modulate(F.silu(embedded)).unflatten(1, (6, -1))
         return [block.modulations(table) for block in self.each_block()]
-
-    def _apply(self, fn: object, recurse: bool = True) -> Branch:  # to another device or precision
-        self._forget()
-        return super()._apply(fn, recurse)  # type: ignore[arg-type]
-
-    def _forget(self) -> None:
-        self._at_times.clear()
-        self._instruction = None
 
 
 class FastWAM(FlowModel):

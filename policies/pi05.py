@@ -16,9 +16,8 @@ tests/policies/test_pi05_parity.py.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -27,11 +26,9 @@ from .families import Family
 from .flow import FlowSpec, time_embedding
 from .gemma import AdaRMSNorm, GemmaLayer, ModulatedLayer, Modulation
 from .model import DENSE, FlowModel, Inputs, KVContext, Ops, Prefix, Seam
+from .modulated import Modulated
 from .paligemma import Dimensions, denoise, layers
 from .standardised import Standardised
-
-_KEPT = 64
-"""Flow times whose modulations are kept: 10 of a dense schedule and those of methods. At full size one takes 0.5 MB."""
 
 PROMPTS = {
     "instruction": "{instruction}\n",
@@ -49,11 +46,8 @@ PI05 = Pi05Config()
 TINY = Pi05Config(**paligemma.TINY)
 
 
-class Pi05(FlowModel):
+class Pi05(Modulated[list[Modulation]], FlowModel):
     """The model. Its parameters mean nothing until weights are loaded or trained.
-
-    In evaluation mode without gradients, modulations are kept from round to round: load weights with
-    ``load_state_dict`` or move them with ``to``, which forget them, and do not write into parameters between rounds.
 
     Args:
         config: Dimensions.
@@ -80,8 +74,6 @@ class Pi05(FlowModel):
         self.time_in = nn.Linear(wide, wide)
         self.time_out = nn.Linear(wide, wide)
         self.action_out = nn.Linear(wide, config.action_dim)
-        self._kept: dict[float, list[Modulation]] = {}
-        self.register_load_state_dict_post_hook(lambda *_: self._kept.clear())
 
     def patches(self, images: Tensor) -> Tensor:
         """Returns [B, P, n] the pixels of each visual token, view by view, without overlaps of the stem."""
@@ -120,32 +112,9 @@ class Pi05(FlowModel):
         hidden = denoise(stack, hidden, context, self.config.head_dim, ops)
         return self.action_out(self.expert_norm(hidden, last)).float()
 
-    def modulations(self, time: Tensor | float) -> list[Modulation]:
-        """Returns what a flow time, or each of [B] times, makes of the expert's norms: two per layer, then the last's.
-
-        Those of a number are kept; those of a tensor are not, since reading it would wait for the device.
-        """
-        if isinstance(time, Tensor) or self.training or torch.is_grad_enabled():
-            return self._modulations(time)
-        if time not in self._kept:
-            if len(self._kept) == _KEPT:
-                del self._kept[next(iter(self._kept))]
-            self._kept[time] = self._modulations(time)
-        return self._kept[time]
-
-    def train(self, mode: bool = True) -> Pi05:
-        """See ``nn.Module``; forgets modulations."""
-        self._kept.clear()
-        return super().train(mode)
-
-    def _apply(self, *args: Any, **options: Any) -> Pi05:
-        self._kept.clear()
-        return super()._apply(*args, **options)
-
-    def _modulations(self, time: Tensor | float) -> list[Modulation]:
-        weight = self.time_in.weight
-        times = torch.as_tensor(time, dtype=torch.float32, device=weight.device).reshape(-1)
-        clock = time_embedding(times, self.config.expert_width).to(weight.dtype)
+    def _modulations(self, times: Tensor) -> list[Modulation]:
+        """Two per layer of the expert, then that of the last norm."""
+        clock = time_embedding(times, self.config.expert_width).to(self.time_in.weight.dtype)
         condition = F.silu(self.time_out(F.silu(self.time_in(clock))))
         norms = [norm for layer in layers(self.expert) for norm in (layer.attention_norm, layer.ffn_norm)]
         return [cast("AdaRMSNorm", norm).modulation(condition) for norm in (*norms, self.expert_norm)]

@@ -1,4 +1,4 @@
-"""The conventions that pi0 and pi0.5 share: states and actions scaled channel by channel, views, and text tokens."""
+"""What pi0, pi0.5 and Fast-WAM share of conventions: states and actions scaled by channel, views, and text tokens."""
 
 from __future__ import annotations
 

@@ -35,13 +35,18 @@ PROCESSOR = Pi0Processor(
 )
 
 
-def write_random_policy(path: Path, seed: int = 0) -> Path:
-    """Every parameter is sampled, so that nothing hides behind a zero or a one."""
-    model, generator = Pi0(CONFIG), torch.Generator().manual_seed(seed)
+def randomise(model: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
+    """Samples every parameter, so that nothing hides behind a zero or a one; returns the model, to be evaluated."""
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
             scale = 1.2 * parameter[0].numel() ** -0.5 if parameter.ndim > 1 else 0.3
             parameter.normal_(0, scale, generator=generator)
+    return model.requires_grad_(False).eval()
+
+
+def write_random_policy(path: Path, seed: int = 0) -> Path:
+    model = randomise(Pi0(CONFIG), seed)
     header = checkpoint.Header("pi0", asdict(CONFIG), asdict(PROCESSOR), {"marks": ["random weights"]})
     checkpoint.save(path, header, model, torch.float32)
     return path
@@ -64,6 +69,11 @@ def install(tmp_path_factory):
         return target
 
     return install_into_a_folder
+
+
+@pytest.fixture(scope="session")
+def randomised():
+    return randomise
 
 
 @pytest.fixture(scope="session")

@@ -18,13 +18,8 @@ VISUAL = 128
 
 
 @pytest.fixture(scope="module")
-def wam(policy):
-    model, generator = FastWAM(CONFIG), torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            scale = 1.2 * parameter[0].numel() ** -0.5 if parameter.ndim > 1 else 0.3
-            parameter.normal_(0, scale, generator=generator)
-    return Policy("wam", Path("wam"), model.requires_grad_(False).eval(), policy.processor, {})
+def wam(policy, randomised):
+    return Policy("wam", Path("wam"), randomised(FastWAM(CONFIG)), policy.processor, {})
 
 
 def observations(count, seed=0, moving=True):

@@ -2,23 +2,20 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
+import parity
 import pytest
 import torch
+from parity import GOLDEN as FOLDER
+from parity import recorded, relative, write
 from replan.policies import fast_wam, wan, wan_vae
-from replan.policies.call import full_path
 from replan.policies.checkpoint import CheckpointError
 from replan.policies.fast_wam import FAST_WAM, FastWAM, FastWAMConfig
 from replan.policies.model import Inputs
 from replan.policies.published.fast_wam import UNUSED_PREFIX, load_published, policy_layout
-from replan.policies.round import Call, Stopwatch
-from replan.policies.seams import Methods
 from safetensors import safe_open
-from safetensors.torch import save_file
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "fast_wam_tiny.safetensors"
+GOLDEN = "fast_wam_tiny.safetensors"
 TOLERANCE = 5e-6  # relative
 CONFIG = FastWAMConfig(
     image_size=64,
@@ -39,53 +36,29 @@ CONFIG = FastWAMConfig(
 MEAN, STD = (0.3, -0.2, 0.1, -0.4, 0.25, 0.0), (1.3, 0.7, 2.1, 0.9, 1.1, 0.8)
 
 
-def recorded(group):
-    with safe_open(GOLDEN, "pt") as file:
-        return {n.removeprefix(group): file.get_tensor(n) for n in file.keys() if n.startswith(group)}
-
-
 @pytest.fixture(scope="module")
 def expected():
-    return recorded("expected/")
+    return recorded(GOLDEN, "expected/")
 
 
 @pytest.fixture
 def weights():
-    return recorded("weights/")
+    return recorded(GOLDEN, "weights/")
 
 
 def load(folder, weights, dtype=torch.float32, vae=None):
-    text = recorded("inputs/")["text"][0]
+    text = recorded(GOLDEN, "inputs/")["text"][0]
     words = torch.cat([torch.full((1, 24), torch.nan), text[:3], torch.zeros(2, 24)])  # row 0 must never be read
     words[0] = 9.0
-    for name, tensors in (("model", weights), ("vae", vae or recorded("vae/"))):
-        save_file({key: tensor.contiguous().clone() for key, tensor in tensors.items()}, folder / f"{name}.safetensors")
+    for name, tensors in (("model", weights), ("vae", vae or recorded(GOLDEN, "vae/"))):
+        write(folder / f"{name}.safetensors", tensors)
     return load_published(folder / "model.safetensors", folder / "vae.safetensors", MEAN, STD, words, CONFIG, dtype)
 
 
-@torch.inference_mode()
 def run(model):
-    """One round on the recorded inputs, by the code that every evaluation runs."""
-    given, dtype = recorded("inputs/"), model.dtype
-    tokens = torch.tensor([[1, 2, 3, 0, 0]])
-    inputs = Inputs(given["images"].to(dtype), tokens, tokens != 0, given["state"].to(dtype))
-    call = Call(
-        inputs,
-        "",
-        model.encode(inputs),
-        given["noise"],
-        0,
-        np.zeros((0, 1)),
-        8,
-        model.stages(),
-        Stopwatch(model.device),
-    )
-    full_path(model, Methods(), call)
-    return call, model.step(given["noise"], 1.0, model.condition(call.context, inputs))
-
-
-def relative(ours, theirs):
-    return float((ours.float() - theirs).norm() / theirs.norm())
+    given, tokens = recorded(GOLDEN, "inputs/"), torch.tensor([[1, 2, 3, 0, 0]])
+    inputs = Inputs(given["images"], tokens, tokens != 0, given["state"])
+    return parity.run(model, inputs, given["noise"])
 
 
 def errors(model, expected):
@@ -102,7 +75,7 @@ def errors(model, expected):
 
 def test_every_stage_equals_the_reference(tmp_path, weights, expected):
     model = load(tmp_path, weights)
-    frame = torch.cat(recorded("inputs/")["images"].unbind(1), -1)
+    frame = torch.cat(recorded(GOLDEN, "inputs/")["images"].unbind(1), -1)
     assert relative(model.vision(frame)[:, :, None], expected["latents"]) <= TOLERANCE
     assert max(errors(model, expected).values()) <= TOLERANCE
 
@@ -242,7 +215,7 @@ def test_known_porting_errors_are_caught(tmp_path, weights, expected, monkeypatc
 
 
 def test_a_kernel_that_meets_the_wrong_frame_is_caught(tmp_path, weights, expected):
-    vae = {name: x.flip(2) if x.ndim == 5 else x for name, x in recorded("vae/").items()}
+    vae = {name: x.flip(2) if x.ndim == 5 else x for name, x in recorded(GOLDEN, "vae/").items()}
     assert errors(load(tmp_path, weights, vae=vae), expected)["embeddings"] > 1e-2
 
 
@@ -250,7 +223,7 @@ def test_a_kernel_that_meets_the_wrong_frame_is_caught(tmp_path, weights, expect
 
 
 def test_the_full_size_model_has_the_published_names_and_shapes():
-    with safe_open(GOLDEN, "pt") as file:
+    with safe_open(FOLDER / GOLDEN, "pt") as file:
         published = {name: shape for name, shape in json.loads(file.metadata()["layout"]).items()}
     with torch.device("meta"):
         model = FastWAM(FAST_WAM)

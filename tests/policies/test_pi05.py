@@ -34,12 +34,8 @@ def processor(**changes):
 
 
 @pytest.fixture(scope="module")
-def pi05(tmp_path_factory):
-    model, generator = Pi05(replace(CONFIG, vocab=len(WORDS))), torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            scale = 1.2 * parameter[0].numel() ** -0.5 if parameter.ndim > 1 else 0.3
-            parameter.normal_(0, scale, generator=generator)
+def pi05(tmp_path_factory, randomised):
+    model = randomised(Pi05(replace(CONFIG, vocab=len(WORDS))))
     path = tmp_path_factory.mktemp("pi05") / "random.safetensors"
     header = checkpoint.Header("pi0.5", asdict(model.config), asdict(processor()), {})
     checkpoint.save(path, header, model, torch.float32)
