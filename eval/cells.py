@@ -154,7 +154,7 @@ def make_jobs(
         suite_code: Digests of the source code of the suites, by name.
     """
     chains: dict[tuple[str, str], list[str]] = {}
-    jobs = []
+    jobs, durations = [], address(latency)
     for turn, cell in enumerate(cells):
         first, policy = turn % len(spec.method), spec.policy[cell.suite]
         for method in spec.method[first:] + spec.method[:first]:
@@ -169,7 +169,7 @@ def make_jobs(
                 place = len(chain)
                 content.append({"after": chain[-1] if chain else None})
                 chain.append(address(content))
-            who = (actor.weights, code, actor.files, address(latency))
+            who = (actor.weights, code, actor.files, durations)
             jobs.append(Job(cell, policy, method, address(content), *who, place))
     return jobs
 

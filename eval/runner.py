@@ -217,9 +217,12 @@ def _build(workers: list[LocalWorker], batches: Sequence[Sequence[Job]], methods
 def _one_of_each(batches: Sequence[Sequence[Job]]) -> dict[str, list[Job]]:
     """Returns the first job of each combination of settings and method, by suite."""
     jobs: dict[str, dict[tuple[str, str], Job]] = {}
-    for job in (job for batch in batches for job in batch):
-        jobs.setdefault(job.cell.suite, {}).setdefault((address(job.cell.settings), job.method), job)
-    return {suite: list(first.values()) for suite, first in jobs.items()}
+    for batch in batches:  # of one suite and one combination of settings
+        settings = address(batch[0].cell.settings)
+        first = jobs.setdefault(batch[0].cell.suite, {})
+        for job in batch:
+            first.setdefault((settings, job.method), job)
+    return {suite: list(each.values()) for suite, each in jobs.items()}
 
 
 def _ask_to_build(jobs: dict[LocalWorker, list[Job]], suite: str, methods: int) -> None:

@@ -111,10 +111,10 @@ def _imports(name: str, path: Path) -> Iterator[str]:
     if path.suffix != ".py":
         return
     package = name.split("/")[:-1]
-    for node in ast.walk(_tree(path, path.stat().st_mtime_ns)):
+    for node in _statements(path, path.stat().st_mtime_ns):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             above = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join([*above, *filter(None, [node.module])])
             names = [f"{base}.{alias.name}" for alias in node.names]
@@ -124,8 +124,10 @@ def _imports(name: str, path: Path) -> Iterator[str]:
 
 
 @cache
-def _tree(path: Path, mtime_ns: int) -> ast.Module:
+def _statements(path: Path, mtime_ns: int) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    """Returns the import statements of a Python file, wherever in it they are."""
     try:
-        return ast.parse(path.read_bytes())
+        tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):  # a file of another package that it never imports
-        return ast.Module([], [])
+        return ()
+    return tuple(node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom)))

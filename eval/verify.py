@@ -151,7 +151,7 @@ def _compare(rows: Iterable[EpisodeRow], again: dict[tuple[str, str], EpisodeRow
     """Counts what came out equal, of the rows of one method."""
     pairs = [(row, again[row.cell, row.method]) for row in rows if (row.cell, row.method) in again]
     played = [(old, new) for old, new in pairs if new.status == "done"]
-    same_cell = [(a, b) for a, b in played if (a.observation_hash, a.manifest) == (b.observation_hash, b.manifest)]
+    same_cell = [(a, b) for a, b in played if _is_same_cell(a, b)]
     same_outcome = [(a, b) for a, b in same_cell if (a.success, a.outcome) == (b.success, b.outcome)]
     return Replay(
         suite=pairs[0][0].suite,
@@ -171,5 +171,9 @@ def _is_broken(old: EpisodeRow, new: EpisodeRow, machine: str) -> bool:
     """Whether the same code made another cell, or another trajectory on the same machine."""
     if old.code != new.code:
         return False
-    same_cell = (old.observation_hash, old.manifest) == (new.observation_hash, new.manifest)
-    return not same_cell or (old.machine == machine and old.trajectory_hash != new.trajectory_hash)
+    return not _is_same_cell(old, new) or (old.machine == machine and old.trajectory_hash != new.trajectory_hash)
+
+
+def _is_same_cell(old: EpisodeRow, new: EpisodeRow) -> bool:
+    """Whether first observation and manifest are equal."""
+    return (old.observation_hash, old.manifest) == (new.observation_hash, new.manifest)

@@ -53,8 +53,8 @@ class Row:
         action_ns: Duration of these rounds per executed action.
         latency_ns: Mean latency of a round as the environment saw it.
         routes: Share and durations by route.
-        speed_up: Over the baseline, on shared cells of one run, failures included; None without such cells. An episode
-            that broke off in a round is charged the baseline's time where its own was shorter.
+        speed_up: Over the baseline, on shared cells of one session, failures included; None without such cells. Rounds
+            that did not return have their charge here, too.
         acceptance: Accepted draft positions, over the rounds that verified a draft.
         action_error: Distance to the dense actions under the same noise.
         contention: Wall time over processor time of the rounds.
