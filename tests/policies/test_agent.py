@@ -178,3 +178,38 @@ def test_hooks_at_seams_that_are_not_claimed_are_never_called(policy, observatio
     assert (
         call_policy(policy, Methods([Method()]), observation, noise).route == "full"
     )  # the base class raises in every hook
+
+
+def test_windows_of_one_action_and_of_the_whole_chunk_are_taken(policy, observation):
+    for window in (1, policy.model.horizon):
+        agent = ChunkAgent(policy, window=window)
+        agent.act(observation)
+        assert len(agent.round.actions) == window
+
+
+def test_a_new_agent_stands_at_the_start_of_episode_0(policy, observation):
+    class Begun(Method):
+        name, begun = "begun", 0
+
+        def begin(self):
+            self.begun += 1
+
+    method = Begun()
+    new, again = ChunkAgent(policy, [method]), ChunkAgent(policy)
+    assert method.begun == 1 and new.round is None
+    with pytest.raises(ValueError, match="no round"):
+        new.dense_error()
+    again.reset(0)
+    assert np.array_equal(new.act(observation), again.act(observation))
+
+
+def test_noise_is_a_fixed_function_of_the_episode_and_the_step(policy, observation):
+    """Episodes are compared with those of earlier releases, so that their noise may never change."""
+    agent = ChunkAgent(policy, window=4)
+    agent.reset(5)
+    for step in range(9):
+        agent.act(observation)
+        if agent.round is not None:
+            words = np.random.SeedSequence([5, step]).generate_state(1, np.uint64)
+            generator = torch.Generator().manual_seed(int(words[0]) // 2)
+            assert torch.equal(agent.round.call.noise, torch.randn((1, 16, 7), generator=generator))
