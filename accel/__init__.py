@@ -20,10 +20,14 @@ from ..policies.seams import Method, Methods, naming
 from .dp_cache import DPCache
 from .few_step import FewStep
 from .flash.method import Flash
+from .rmuscle.action_cache import ActionCache
+from .rmuscle.context_cache import ContextCache
 from .wam_cache import WAMCache
 
 GROUP = "replan.methods"
-BUILT_IN: dict[str, type[Method]] = {kind.name: kind for kind in (Method, FewStep, Flash, DPCache, WAMCache)}
+BUILT_IN: dict[str, type[Method]] = {
+    kind.name: kind for kind in (Method, FewStep, Flash, DPCache, WAMCache, ContextCache, ActionCache)
+}
 
 
 _PLAIN = {"bool": bool, "int": int, "float": float, "str": str}

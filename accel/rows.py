@@ -5,13 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_LEAST = 1e-6  # keeps the movement of a zero vector to another finite
+_LEAST = 1e-6  # keeps the movement of a zero vector to another finite; rMuscle has the same one
 
 
 def movement(now: Tensor, reference: Tensor) -> Tensor:
     """Returns [P] how far vectors [P, D] have moved, relative to their size: WAM-Cache's surprise (section 4.2)."""
     size = 0.5 * (now.norm(dim=-1) + reference.norm(dim=-1))
     return (now - reference).norm(dim=-1) / (size + _LEAST)
+
+
+def drift(now: Tensor, reference: Tensor) -> Tensor:
+    """Returns [P] the RMS by which vectors [P, D] differ from others, relative to theirs: rMuscle's equation 2."""
+    size = now.square().mean(-1).sqrt().clamp_min(_LEAST)
+    return (now - reference).square().mean(-1).sqrt() / size
 
 
 def attention_mass(q: Tensor, k: Tensor, first: int) -> Tensor:

@@ -67,9 +67,13 @@ class GeGLU(nn.Module):
         self.gate_up = nn.Linear(width, 2 * hidden, bias=False)
         self.down = nn.Linear(hidden, width, bias=False)
 
-    def hidden(self, x: Tensor) -> Tensor:
-        """Returns the post-gate activation [.., hidden]."""
-        gate, up = self.gate_up(x).chunk(2, -1)
+    def incoming(self, neurons: Tensor) -> tuple[Tensor, ...]:
+        """Returns what ``hidden`` needs of the weights to compute these neurons [K] alone, contiguous."""
+        return (self.gate_up.weight.unflatten(0, (2, -1)).index_select(1, neurons).flatten(0, 1),)
+
+    def hidden(self, x: Tensor, incoming: tuple[Tensor, ...] | None = None) -> Tensor:
+        """Returns the post-gate activation [.., hidden], or [.., K] of the neurons of ``incoming``."""
+        gate, up = F.linear(x, *(incoming or (self.gate_up.weight,))).chunk(2, -1)
         return F.gelu(gate, approximate="tanh") * up
 
     def forward(self, x: Tensor) -> Tensor:

@@ -86,9 +86,13 @@ class FFN(nn.Module):
         super().__init__()
         self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
 
-    def hidden(self, x: Tensor) -> Tensor:
-        """Returns the activation [.., hidden]."""
-        return F.gelu(self.up(x), approximate="tanh")
+    def incoming(self, neurons: Tensor) -> tuple[Tensor, ...]:
+        """Returns what ``hidden`` needs of the weights to compute these neurons [K] alone, contiguous."""
+        return self.up.weight[neurons], self.up.bias[neurons]
+
+    def hidden(self, x: Tensor, incoming: tuple[Tensor, ...] | None = None) -> Tensor:
+        """Returns the activation [.., hidden], or [.., K] of the neurons of ``incoming``."""
+        return F.gelu(F.linear(x, *(incoming or (self.up.weight, self.up.bias))), approximate="tanh")
 
     def forward(self, x: Tensor) -> Tensor:
         """[.., width] -> [.., width]."""
