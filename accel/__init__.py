@@ -22,11 +22,12 @@ from .few_step import FewStep
 from .flash.method import Flash
 from .rmuscle.action_cache import ActionCache
 from .rmuscle.context_cache import ContextCache
+from .rmuscle.method import RMuscle
 from .wam_cache import WAMCache
 
 GROUP = "replan.methods"
 BUILT_IN: dict[str, type[Method]] = {
-    kind.name: kind for kind in (Method, FewStep, Flash, DPCache, WAMCache, ContextCache, ActionCache)
+    kind.name: kind for kind in (Method, FewStep, Flash, DPCache, WAMCache, ContextCache, ActionCache, RMuscle)
 }
 
 

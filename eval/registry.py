@@ -189,6 +189,7 @@ class MethodInfo:
         reschedules: Names of its parts that change what the full route costs.
         ordered: Whether it learns across episodes: they are played in a fixed order by one process.
         code: Digest of its source code, less what belongs to the policy's.
+        first_observations: Digests of the first observations of episodes that it was made from: none is measured.
     """
 
     files: Files = field(default_factory=Files)
@@ -197,6 +198,7 @@ class MethodInfo:
     reschedules: tuple[str, ...] = ()
     ordered: bool = False
     code: str = ""
+    first_observations: frozenset[str] = frozenset()
 
 
 class Registry:
@@ -281,6 +283,7 @@ class Registry:
             reschedules=tuple(part.name for part in parts if part.claims - {Seam.ROUND, Seam.PREDICTION}),
             ordered=any(part.ordered for part in parts),
             code=source.digest(source.imported(*_modules(*map(type, parts))) - source.imported(*AGENT)),
+            first_observations=frozenset().union(*(part.first_observations(path) for part in parts)),
         )
 
     def code(self, suite: str, policy: str, method: str) -> dict[str, str]:

@@ -202,8 +202,10 @@ class Worker:
         self._journal.begin(job.key)
         world.cameras_on = True
         observation, info = env.reset(seed=cell.seed, options=_options(cell))
-        played = Played(manifest_of(info), _hash_observation(observation))
+        played = Played(manifest_of(info), hash_observation(observation))
         self._journal.note((played.manifest, played.observation_hash))
+        if played.observation_hash in self._method(job.policy, job.method).first_observations:
+            raise BadInput(f"method {job.method!r} was made from this very episode; choose another --seed")
         trajectory = hashlib.sha256(_state(world))
         over = success = bool(info.get("success", False))  # the rule may hold at once
         outcome = str(info.get("outcome", "success" if success else ""))
@@ -413,7 +415,7 @@ def _state(world: World) -> bytes:
     return np.ascontiguousarray(world.get_state(), np.float64).tobytes()
 
 
-def _hash_observation(observation: Mapping[str, Any]) -> str:
+def hash_observation(observation: Mapping[str, Any]) -> str:
     """SHA-256 over every entry's name, type, shape and bytes."""
     digest = hashlib.sha256()
     for name in sorted(observation):

@@ -7,7 +7,7 @@ Nothing in this file belongs to a family. A family's model is a :class:`FlowMode
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -87,11 +87,14 @@ class Prefix:
         embeddings: [B, P, width].
         mask: [B, P] bool, False for padding; None where nothing is masked.
         visual: Number of visual tokens; they come first.
+        features: [B, visual, n] halfway through the vision tower, by which similar scenes are found; None where the
+            family has none.
     """
 
     embeddings: Tensor
     mask: Tensor | None
     visual: int
+    features: Tensor | None = field(default=None, kw_only=True)
 
 
 class Context(Protocol):

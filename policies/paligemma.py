@@ -123,28 +123,29 @@ def vision(config: Dimensions) -> SigLIP:
     )
 
 
-def encode(vision: nn.Module, embedding: nn.Embedding, inputs: Inputs, drop: bool) -> Prefix:
+def encode(vision: SigLIP, embedding: nn.Embedding, inputs: Inputs, drop: bool) -> Prefix:
     """Embeds images and text.
 
     Args:
-        vision: [N, 3, S, S] -> [N, tokens, width].
+        vision: The tower.
         embedding: Of the text's tokens.
         inputs: The round's.
         drop: Whether the tokens that the whole batch masks are dropped, which is exact.
     """
     batch, views = inputs.images.shape[:2]
-    visual = vision(inputs.images.flatten(0, 1))
+    visual, features = vision.both(inputs.images.flatten(0, 1))
     per_view = visual.shape[1]
-    visual = visual.unflatten(0, (batch, views)).flatten(1, 2)
+    visual, features = (each.unflatten(0, (batch, views)).flatten(1, 2) for each in (visual, features))
     text = embedding(inputs.tokens) * math.sqrt(embedding.embedding_dim)
     embeddings = torch.cat([visual, text.to(visual.dtype)], 1)
     seen = visual.new_ones((batch, views), dtype=torch.bool) if inputs.view_mask is None else inputs.view_mask
     mask = torch.cat([seen.repeat_interleave(per_view, 1), inputs.token_mask], 1)
     if mask.all():
-        return Prefix(embeddings, None, visual.shape[1])
+        return Prefix(embeddings, None, visual.shape[1], features=features)
     used = mask.any(0) if drop else torch.ones_like(mask[0])
     mask, kept = mask[:, used], int(used[: visual.shape[1]].sum())
-    return Prefix(embeddings[:, used], None if mask.all() else mask, kept)
+    features = features[:, used[: visual.shape[1]]]
+    return Prefix(embeddings[:, used], None if mask.all() else mask, kept, features=features)
 
 
 def patches(images: Tensor, tokens: int) -> Tensor:

@@ -33,7 +33,7 @@ class Method:
         name: What users write in ``--method``.
         claims: Seams whose arithmetic the method replaces.
         activity_counters: Counters each of which has to be above zero over a run; otherwise the method did nothing and
-            its row is marked NOT ACTIVE.
+            its row is marked NOT ACTIVE. They may depend on its options.
         routes: Routes that its rounds may take; they may depend on its options.
         requires: Type of context that the model must produce; None if any will do.
         ordered: Whether the method learns across episodes. Its episodes then run in one fixed order in one process.
@@ -41,7 +41,7 @@ class Method:
 
     name: ClassVar[str] = "dense"
     claims: ClassVar[frozenset[Seam]] = frozenset()
-    activity_counters: ClassVar[tuple[str, ...]] = ()
+    activity_counters: tuple[str, ...] = ()
     routes: tuple[str, ...] = (FULL,)
     requires: ClassVar[type | None] = None
     ordered: ClassVar[bool] = False
@@ -52,6 +52,13 @@ class Method:
         Their contents are part of a measurement's address.
         """
         return []
+
+    def first_observations(self, policy: Path) -> frozenset[str]:
+        """Returns digests of the first observations of episodes that the files hold, as rows of results have them.
+
+        An evaluation measures no episode that begins like one of them.
+        """
+        return frozenset()
 
     def attach(self, policy: Policy) -> None:
         """Prepares what depends on the policy: tables, buffers, a draft. Called once.

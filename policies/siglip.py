@@ -46,13 +46,20 @@ class SigLIP(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """[N, 3, S, S] in [-1, 1] -> [N, tokens, out]."""
+        return self.both(images)[0]
+
+    def both(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns what ``forward`` does, and [N, tokens, width] the features after 15 of 27 layers, or as deep."""
         x = images
         for number, convolution in enumerate(self.stem):
             x = convolution(x if number == 0 else F.gelu(x, approximate="tanh"))
         x = x.flatten(2).transpose(1, 2) + self.positions
-        for layer in self.layers:
+        features = x
+        for number, layer in enumerate(self.layers):
             x = layer(x)
-        return self.project(self.norm(x))
+            if number + 1 == max(1, round(len(self.layers) * 15 / 27)):
+                features = x
+        return self.project(self.norm(x)), features
 
 
 class SigLIPLayer(nn.Module):

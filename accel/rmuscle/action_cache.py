@@ -16,8 +16,8 @@ from ...policies.policy import Policy
 from ...policies.round import Call
 from ...policies.seams import Method, Seam
 
-Masks = Sequence[Sequence[Tensor]]
-"""Per group of steps and FFN layer: indices [K] of the important neurons. A group without layers is dense."""
+Masks = Sequence[Tensor]
+"""Per group of steps: indices [layers, K] of the important neurons. A group with none of them is dense."""
 
 
 class ActionCache(Method):
@@ -114,12 +114,14 @@ class SelectedNeurons(Ops):
         self.reused = self.computed = 0
         self._steps: list[list[list[Tensor]]] = []  # of the last round, per group, step and layer: scores [H]
 
-    def important(self) -> Masks | None:
-        """Returns the important neurons of the last round; None before one."""
+    def important(self, ratio: float | None = None) -> Masks | None:
+        """Returns the important neurons of the last round, ``ratio`` of all; None before one."""
         if not any(self._steps):
             return None
+        share = self.ratio if ratio is None else ratio
+        none = torch.empty(0, dtype=torch.int64)
         return [
-            list(important(torch.stack([torch.stack(step) for step in group]), self.ratio)) if group else []
+            important(torch.stack([torch.stack(step) for step in group]), share) if group else none
             for group in self._steps
         ]
 
@@ -139,13 +141,13 @@ class SelectedNeurons(Ops):
         """Returns the anchor's output, updated by the change of the important neurons; or the dense output."""
         total, kept = ffn.down.in_features, self._kept.get(layer)
         count = math.ceil(self.ratio * total)
-        masks = self.masks[self._group] if self.masks else []
-        if not masks or count == total or rows is not None or kept is None:
+        masks = () if self.masks is None else self.masks[self._group]
+        if not len(masks) or count == total or rows is not None or kept is None:
             self.computed += total
             hidden = ffn.hidden(x)
             out = ffn.down(hidden)
             score = self._score(layer, hidden, ffn)
-            if masks and rows is None:
+            if len(masks) and rows is None:
                 self._kept[layer] = self._anchor(layer, masks[layer], ffn, hidden, out, score)
         else:
             self.computed, self.reused = self.computed + count, self.reused + total - count

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ...policies.model import Ops
+from ...policies.model import FlowModel, Inputs, Ops
 from ...policies.round import Call
 from ...policies.seams import Method, Seam
 from ..rows import drift
@@ -71,7 +71,8 @@ class SplicedRows(Ops):
 
     Attributes:
         reference: What the visual rows were in the reference; None computes all of them.
-        seen: Of the round that ran last: of each row, input and output where it was last computed.
+        seen: Of the walk that ran last: of each row, input and output where it was last computed.
+        visual: Number of visual rows.
 
     Raises:
         ValueError: The ratio is not in 0..1.
@@ -87,19 +88,20 @@ class SplicedRows(Ops):
         """Forgets references and counts."""
         self.reference: States | None = None
         self.seen: list[tuple[Tensor, Tensor]] = []
+        self.visual = 0
         self.reused = self.computed = 0
 
     def start(self, call: Call) -> None:
         """Notes which rows are visual."""
-        self._visual, self.seen = call.prefix.visual, []
+        self.visual, self.seen = call.prefix.visual, []
         self._before = self.reused, self.computed
 
     def ffn(self, layer: int, x: Tensor, ffn: nn.Module, rows: Tensor | None) -> Tensor:
         """Returns the outputs that are computed, among those of the reference."""
         places = torch.arange(x.shape[1], device=x.device)
-        visual, others = places[: self._visual], places[self._visual :]  # of x; visual tokens come first
+        visual, others = places[: self.visual], places[self.visual :]  # of x; visual tokens come first
         if rows is not None:  # another method has left rows out
-            visual, others = (rows < self._visual).nonzero()[:, 0], (rows >= self._visual).nonzero()[:, 0]
+            visual, others = (rows < self.visual).nonzero()[:, 0], (rows >= self.visual).nonzero()[:, 0]
         count = math.ceil(self.ratio * len(visual))
         if self.reference is None or count == len(visual):
             self.computed += len(visual)
@@ -135,3 +137,11 @@ class SplicedRows(Ops):
     def counters(self) -> dict[str, float]:
         """Returns how many visual rows were taken over and computed, summed over layers."""
         return {"ffn_rows_reused": self.reused, "ffn_rows_computed": self.computed}
+
+
+def states(model: FlowModel, inputs: Inputs) -> States:
+    """Returns the FFN states of an observation from a dense encoding and prefill, which change nothing else."""
+    prefix, recorder = model.encode(inputs), SplicedRows(1, keeps=True)
+    recorder.visual = prefix.visual
+    model.prefill(prefix, recorder)
+    return recorder.seen

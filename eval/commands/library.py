@@ -1,0 +1,77 @@
+"""``replan library``: libraries of executions, from which methods take work over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..spec import BadInput, unknown
+from . import json_option, named
+
+
+@click.group()
+def library() -> None:
+    """Libraries of executions, from which methods take work over."""
+
+
+@library.command()
+@click.option("--policy", metavar="NAME|PATH", help="The policy that plays; the suite's own if missing.")
+@click.option("--suite", required=True, metavar="NAME", help="Suite; `replan envs` lists them.")
+@click.option("--task", "tasks", metavar="NAME,...", help="Tasks to play; all of the suite if missing.")
+@click.option(
+    "--episodes", type=click.IntRange(min=1), default=6, show_default=True, help="Episodes per task at first."
+)
+@click.option(
+    "--more",
+    type=click.IntRange(min=0),
+    default=2,
+    show_default=True,
+    help="Episodes per task that then fill gaps.",
+)
+@click.option(
+    "--neurons", default="0.25,0.5,0.75", show_default=True, metavar="SHARE,...", help="Shares that masks are made for."
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=500, show_default=True, help="Different seeds share no initial state."
+)
+@click.option(
+    "--out", metavar="DIR", callback=lambda c, o, v: v and named(c, o, v), help="Next to the policy if missing."
+)
+@json_option
+def build(
+    policy: str | None,
+    suite: str,
+    tasks: str | None,
+    episodes: int,
+    more: int,
+    neurons: str,
+    seed: int,
+    out: str | None,
+) -> dict[str, Any]:
+    """Play episodes with the dense policy and keep those that succeed."""
+    from ...accel.library import library_path
+    from ...policies.policy import policy_path
+    from ..library import Builder
+    from ..registry import Registry
+
+    registry = Registry()
+    if suite not in registry.suites():
+        raise unknown("suite", suite, registry.suites())
+    description = registry.suites()[suite]
+    if policy is None and description.policy is None:
+        raise BadInput(f"suite {suite!r} has no policy of its own; write --policy")
+    requested = [task.strip() for task in tasks.split(",")] if tasks else list(description.tasks)
+    for task in requested:
+        if task not in description.tasks:
+            raise unknown("task", task, description.tasks)
+    try:
+        ratios = tuple(float(text) for text in neurons.split(","))
+    except ValueError as error:
+        raise BadInput(f"--neurons must be shares such as 0.25,0.5, got {neurons!r}") from error
+    file = policy_path(policy or str(description.policy))
+    folder = Path(out) if out else library_path(file)
+    folder.mkdir(parents=True, exist_ok=True)  # what cannot be written is known before anything is played
+    built = Builder(registry, suite, file, ratios=ratios, seed=seed).build(requested, episodes, more, folder)
+    return {"library": str(built.folder), "episodes": built.episodes, "rounds": built.rounds, "bytes": built.bytes}
