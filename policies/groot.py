@@ -31,8 +31,10 @@ from torch import Tensor, nn
 
 from .checkpoint import check_sizes
 from .dit import ByRobot, Chosen, DiTBlock, Modulation, norm, waves
+from .families import Family
 from .flow import FlowSpec
 from .gemma import rope_table
+from .groot_processor import GrootProcessor
 from .model import DENSE, FlowModel, Inputs, Ops, Prefix, Seam
 from .modulated import Modulated
 from .qwen3 import BASE, Qwen3Layer, ScaledRMSNorm, causal
@@ -116,7 +118,9 @@ class GrootConfig:
     def __post_init__(self) -> None:
         check_sizes(vars(self), _MOST)
         if self.image_size % (FOLD * self.patch):
-            raise ValueError(f"image_size {self.image_size} must be a multiple of {FOLD * self.patch}, a token's pixels")
+            raise ValueError(
+                f"image_size {self.image_size} must be a multiple of {FOLD * self.patch}, a token's pixels"
+            )
         if self.vision_width % self.vision_heads or self.expert_width % self.expert_heads or self.expert_width % 2:
             raise ValueError(
                 f"vision_heads {self.vision_heads} must divide vision_width {self.vision_width}, and expert_heads "
@@ -390,9 +394,7 @@ class Groot(Modulated[Modulations], FlowModel):
         shift, scale = self.modulate_last(condition)[:, None].chunk(2, -1)  # the other way round than in the blocks
         sine, cosine = waves(thousandths, self.config.expert_width, slowest_is_last=False)
         clock = torch.cat([sine, cosine], 1)[:, None].to(dtype)
-        return Modulations(
-            [block.modulation(condition) for block in self._blocks()], Modulation(scale, shift), clock
-        )
+        return Modulations([block.modulation(condition) for block in self._blocks()], Modulation(scale, shift), clock)
 
 
 def _source(seen: Tensor) -> Source:
@@ -400,3 +402,6 @@ def _source(seen: Tensor) -> Source:
     columns = seen.any(0).nonzero()[:, 0]
     mask = seen[:, columns]
     return Source(columns, None if mask.all() else mask)
+
+
+FAMILY = Family("groot_n1.6", GrootConfig, Groot, GrootProcessor)
