@@ -107,8 +107,8 @@ def load_published(path: str | Path, config: GrootConfig = GROOT_N1_6, dtype: to
         model = Groot(config)
     with open_source(Path(path)) as source:
         names = {name: name for name in source.names}
-        if any(name.startswith((_OLDER, _NEWER)) for name in names):
-            raise CheckpointError(f"{path} is another GR00T than N1.6 (it has {_foreign(names)}); only N1.6 is read")
+        if foreign := next((name for name in names if name.startswith((_OLDER, _NEWER))), None):
+            raise CheckpointError(f"{path} is another GR00T than N1.6 (it has {foreign}): only N1.6 is read")
         if EMBEDDING not in names and TIED in names:
             names[EMBEDDING] = TIED
         used = {ours: theirs for ours, theirs in names.items() if not _unused(ours)}
@@ -155,7 +155,3 @@ def published_layout(model: Groot) -> dict[str, dict[str, Tensor]]:
 def _unused(name: str) -> bool:
     """Whether no action depends on a published tensor."""
     return name in (TIED, MASK_TOKEN) or name.startswith(_POOLING)
-
-
-def _foreign(names: dict[str, str]) -> str:
-    return next(name for name in names if name.startswith((_OLDER, _NEWER)))
