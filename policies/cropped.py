@@ -36,7 +36,7 @@ def by_area(image: np.ndarray, side: int) -> np.ndarray:
         return image
     weights = _weights(len(image), side)
     scaled = np.einsum("yi,ijc,xj->yxc", weights, image.astype(np.float32), weights, optimize=True)
-    return scaled.round().clip(0, 255).astype(np.uint8)
+    return np.floor(scaled + 0.5).clip(0, 255).astype(np.uint8)
 
 
 def _weights(before: int, after: int) -> np.ndarray:

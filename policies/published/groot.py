@@ -11,19 +11,19 @@ from ..groot import GROOT_N1_6, Groot, GrootConfig
 from ..weights import CheckpointError
 from .reader import open_source
 
-_VISION = "backbone.model.vision_model.vision_model"
-_CONNECTOR = "backbone.model.mlp1"
-_LLM = "backbone.model.language_model.model"
-_HEAD = "action_head"
+VISION = "backbone.model.vision_model.vision_model"
+CONNECTOR = "backbone.model.mlp1"
+LLM = "backbone.model.language_model.model"
+HEAD = "action_head"
 
-EMBEDDING = f"{_LLM}.embed_tokens.weight"
+EMBEDDING = f"{LLM}.embed_tokens.weight"
 TIED = "backbone.model.language_model.lm_head.weight"
 """The embedding under its other name. safetensors stores shared memory once, so a file may have only this one."""
 
-MASK_TOKEN = f"{_HEAD}.mask_token"
+MASK_TOKEN = f"{HEAD}.mask_token"
 """What a state was replaced with at random in training; checkpoints that were trained with it hold it."""
 
-_POOLING = f"{_VISION}.head."
+_POOLING = f"{VISION}.head."
 """The tower's pooled output, which nothing reads."""
 
 _NEWER = "backbone.model.model."
@@ -60,31 +60,31 @@ _BLOCK = {
     "ffn.down": ("ff.net.2",),
 }
 _OTHERS = {
-    "vision.patch_in": f"{_VISION}.embeddings.patch_embedding",
-    "vision.norm": f"{_VISION}.post_layernorm",
-    "vision.connector_norm": f"{_CONNECTOR}.0",
-    "vision.connector_in": f"{_CONNECTOR}.1",
-    "vision.connector_out": f"{_CONNECTOR}.3",
-    "embed": f"{_LLM}.embed_tokens",
-    "llm_norm": f"{_LLM}.norm",
-    "features_norm": f"{_HEAD}.vlln",
-    "time_in": f"{_HEAD}.model.timestep_encoder.timestep_embedder.linear_1",
-    "time_out": f"{_HEAD}.model.timestep_encoder.timestep_embedder.linear_2",
-    "modulate_last": f"{_HEAD}.model.proj_out_1",
-    "expert_out": f"{_HEAD}.model.proj_out_2",
+    "vision.patch_in": f"{VISION}.embeddings.patch_embedding",
+    "vision.norm": f"{VISION}.post_layernorm",
+    "vision.connector_norm": f"{CONNECTOR}.0",
+    "vision.connector_in": f"{CONNECTOR}.1",
+    "vision.connector_out": f"{CONNECTOR}.3",
+    "embed": f"{LLM}.embed_tokens",
+    "llm_norm": f"{LLM}.norm",
+    "features_norm": f"{HEAD}.vlln",
+    "time_in": f"{HEAD}.model.timestep_encoder.timestep_embedder.linear_1",
+    "time_out": f"{HEAD}.model.timestep_encoder.timestep_embedder.linear_2",
+    "modulate_last": f"{HEAD}.model.proj_out_1",
+    "expert_out": f"{HEAD}.model.proj_out_2",
 }
 _TABLES = {
-    "vision.positions": f"{_VISION}.embeddings.position_embedding.weight",
-    "places": f"{_HEAD}.position_embedding.weight",
+    "vision.positions": f"{VISION}.embeddings.position_embedding.weight",
+    "places": f"{HEAD}.position_embedding.weight",
 }
 _BY_ROBOT = {
-    "state_in": f"{_HEAD}.state_encoder.layer1",
-    "state_out": f"{_HEAD}.state_encoder.layer2",
-    "action_in": f"{_HEAD}.action_encoder.W1",
-    "mixed": f"{_HEAD}.action_encoder.W2",
-    "action_features": f"{_HEAD}.action_encoder.W3",
-    "decoder_in": f"{_HEAD}.action_decoder.layer1",
-    "decoder_out": f"{_HEAD}.action_decoder.layer2",
+    "state_in": f"{HEAD}.state_encoder.layer1",
+    "state_out": f"{HEAD}.state_encoder.layer2",
+    "action_in": f"{HEAD}.action_encoder.W1",
+    "mixed": f"{HEAD}.action_encoder.W2",
+    "action_features": f"{HEAD}.action_encoder.W3",
+    "decoder_in": f"{HEAD}.action_decoder.layer1",
+    "decoder_out": f"{HEAD}.action_decoder.layer2",
 }
 
 
@@ -128,9 +128,9 @@ def published_layout(model: Groot) -> dict[str, dict[str, Tensor]]:
     config = model.config
     names: dict[str, tuple[str, ...]] = {ours: (theirs,) for ours, theirs in _OTHERS.items()}
     for ours, theirs, depth, layer in (
-        ("vision.layers", f"{_VISION}.encoder.layers", config.vision_depth, _SIGLIP_LAYER),
-        ("llm", f"{_LLM}.layers", config.depth, _QWEN_LAYER),
-        ("expert", f"{_HEAD}.model.transformer_blocks", config.expert_depth, _BLOCK),
+        ("vision.layers", f"{VISION}.encoder.layers", config.vision_depth, _SIGLIP_LAYER),
+        ("llm", f"{LLM}.layers", config.depth, _QWEN_LAYER),
+        ("expert", f"{HEAD}.model.transformer_blocks", config.expert_depth, _BLOCK),
     ):
         for number in range(depth):
             for module, parts in layer.items():

@@ -36,6 +36,17 @@ class Source:
         """Published names."""
         return list(self._where)
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Returns the shape of a tensor, which is not read.
+
+        Raises:
+            CheckpointError: There is no such tensor.
+        """
+        if name not in self._where:
+            raise CheckpointError(f"{self._path} has no {name}")
+        file, key = self._where[name]
+        return tuple(file.get_slice(key).get_shape())
+
     def renamed(self, names: Mapping[str, str]) -> Source:
         """Returns the tensors under other names (new name -> name here), without those that get no name."""
         return Source({new: self._where[name] for new, name in names.items()}, self._path)
