@@ -29,6 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from . import paligemma
 from .checkpoint import check_sizes
 from .dit import ByRobot, Chosen, DiTBlock, Modulation, norm, waves
 from .families import Family
@@ -186,13 +187,17 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class GrootPrefix(Prefix):
-    """Embeddings of the prompt. Visual tokens stand where the prompt has them: none are counted as coming first.
+    """Embeddings of the prompt. Visual tokens stand where the prompt has them: ``visual`` is 0, none come first.
 
     Attributes:
         sources: The text's tokens, and the images'.
     """
 
     sources: tuple[Source, Source]
+
+    def visual_rows(self) -> Tensor:
+        """Returns [V] int64 which rows are visual tokens, view by view."""
+        return self.sources[1].columns
 
 
 class Robots(NamedTuple):
@@ -296,6 +301,10 @@ class Groot(Modulated[Modulations], FlowModel):
         self.modulate_last = nn.Linear(wide, 2 * wide)
         self.expert_out = nn.Linear(wide, hidden)
         self.decoder_in, self.decoder_out = ByRobot(robots, hidden, hidden), ByRobot(robots, hidden, config.action_dim)
+
+    def patches(self, images: Tensor) -> Tensor:
+        """Returns [B, P, n] the pixels of each visual token, view by view."""
+        return paligemma.patches(images, self.config.tokens_per_view)
 
     def encode(self, inputs: Inputs) -> GrootPrefix:
         """Embeds the prompt and puts the views' visual tokens in their places; drops what the whole batch masks.

@@ -86,12 +86,16 @@ class Prefix:
     Attributes:
         embeddings: [B, P, width].
         mask: [B, P] bool, False for padding; None where nothing is masked.
-        visual: Number of visual tokens; they come first.
+        visual: Number of visual tokens that come first: all of them, but where a family says otherwise.
     """
 
     embeddings: Tensor
     mask: Tensor | None
     visual: int
+
+    def visual_rows(self) -> Tensor:
+        """Returns [V] int64 which rows are visual tokens, in the order of ``FlowModel.patches``."""
+        return torch.arange(self.visual, device=self.embeddings.device)
 
 
 class Context(Protocol):

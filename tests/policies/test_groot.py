@@ -135,6 +135,19 @@ def test_branches_of_two_contexts_are_theirs(model):
             torch.testing.assert_close(together[row : row + 1], single)
 
 
+def test_the_prefix_says_where_visual_tokens_stand_and_the_model_which_pixels_they_see(model):
+    inputs = make_inputs()
+    before = model.encode(inputs)
+    assert before.visual == 0 and before.visual_rows().tolist() == list(range(2, 34))
+    changed = inputs.images.clone()
+    changed[0, 1, :, 20:30, 40:50] += 0.5  # within one token of the second view and its neighbours
+    after = model.encode(replace(inputs, images=changed))
+    pixels = (model.patches(changed) != model.patches(inputs.images))[0].any(1)
+    assert pixels.nonzero()[:, 0].tolist() == [16 + 4 + 2, 16 + 4 + 3]
+    moved = (after.embeddings - before.embeddings)[0].norm(dim=1)[before.visual_rows()]
+    assert not moved[:16].any() and moved[16:].argmax() + 16 in (22, 23)
+
+
 def test_a_prompt_without_places_for_all_views_is_refused(model):
     inputs = make_inputs()
     with pytest.raises(ValueError, match=r"must have 32 places .* of 2 views, got \[31\]"):
