@@ -14,6 +14,7 @@ from replan.policies.groot_processor import GrootProcessor
 from replan.policies.model import Inputs, Ops
 from replan.policies.policy import load_policy
 from replan.policies.processing import SMALLEST, ObservationError
+from replan.policies.qwen3 import causal
 
 CONFIG = replace(TINY, vision_depth=1, depth=2, width=64, mlp=96, expert_width=64, expert_mlp=96, robots=3)
 PROCESSOR = GrootProcessor(
@@ -146,6 +147,23 @@ def test_the_prefix_says_where_visual_tokens_stand_and_the_model_which_pixels_th
     assert pixels.nonzero()[:, 0].tolist() == [16 + 4 + 2, 16 + 4 + 3]
     moved = (after.embeddings - before.embeddings)[0].norm(dim=1)[before.visual_rows()]
     assert not moved[:16].any() and moved[16:].argmax() + 16 in (22, 23)
+
+
+def test_padding_sees_itself_so_that_every_row_sees_something():
+    seen = causal(torch.tensor([[False, True, True], [True, True, False]]))[:, 0]
+    assert seen.int().tolist() == [[[1, 0, 0], [0, 1, 0], [0, 1, 1]], [[1, 0, 0], [1, 1, 0], [1, 1, 1]]]
+
+
+def test_everything_learns_but_what_another_robot_has(randomised):
+    model = randomised(Groot(CONFIG), 1).requires_grad_(True).train()
+    inputs = make_inputs()
+    context = model.condition(model.prefill(model.encode(inputs)), inputs).expand(2)
+    x = torch.randn((2, *model.noise_shape), generator=torch.Generator().manual_seed(1))
+    model.step(x, torch.tensor([0.3, 0.8]), context).square().mean().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
+    learned = model.decoder_out.weight.grad.abs().sum((1, 2))
+    assert learned[1] > 0 and not learned[0] and not learned[2]
 
 
 def test_a_prompt_without_places_for_all_views_is_refused(model):

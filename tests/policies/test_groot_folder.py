@@ -154,6 +154,19 @@ def test_the_processor_of_a_folder_scales_as_the_public_code_does_and_fits_its_m
         assert relative(model.step(recording.noise(), 0.0, other), velocity) > 0.1
 
 
+@pytest.mark.parametrize(("edge", "size"), [(256, 252), (224, 224), (270, 280), (10, 28)])
+def test_an_image_is_scaled_to_the_nearest_whole_tokens(folder, edge, size):
+    change(folder, "processor_config", processor_kwargs__shortest_image_edge=edge)
+    assert read_config(folder, image_token=999).image_size == size
+
+
+def test_the_edge_may_be_that_of_the_older_settings(folder):
+    older = {"processor_kwargs__shortest_image_edge": None, "processor_kwargs__crop_fraction": None}
+    change(folder, "processor_config", **older)
+    robot = read_robot(folder, "libero_panda")
+    assert (robot.edge, robot.crop) == (256, 230 / 256)
+
+
 def test_the_processor_may_lie_in_a_folder_of_its_own(folder):
     (folder / "processor").mkdir()
     for name in ("statistics", "embodiment_id", "processor_config"):

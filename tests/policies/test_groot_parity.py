@@ -103,8 +103,14 @@ def test_bfloat16_stays_near_float32(published, expected):
     assert relative(actions, expected["actions"]) < 0.05 and actions.dtype == torch.float32
 
 
-def test_epsilons_are_the_published_ones(loaded):
+def test_epsilons_are_the_published_ones(loaded, monkeypatch):
     # Outputs do not show them.
+    small = torch.tensor([[1.0, -1.0]]) * 1e-5**0.5
+    torch.testing.assert_close(dit.norm(small), small / (2e-5) ** 0.5)
+    seen, right = [], dit.norm
+    monkeypatch.setattr(groot, "norm", lambda x, by=None, *epsilon: (seen.append(epsilon), right(x, by, *epsilon))[1])
+    recording.run(loaded)
+    assert seen == [*[()] * 2 * CONFIG.expert_depth, (1e-6,)] * CONFIG.steps
     tower = [
         loaded.vision.norm,
         *(norm for layer in loaded.vision.layers for norm in (layer.attention_norm, layer.ffn_norm)),
