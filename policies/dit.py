@@ -15,9 +15,9 @@ from .wan import FFN
 
 
 class Modulation(NamedTuple):
-    """What a flow time makes of a norm, each [B or 1, 1, width]."""
+    """What a flow time makes of a norm, each [B or 1, 1, width]: the factor, which is one more than the scale."""
 
-    scale: Tensor
+    factor: Tensor
     shift: Tensor
 
 
@@ -43,8 +43,9 @@ class DiTBlock(nn.Module):
         self.ffn = FFN(width, mlp)
 
     def modulation(self, condition: Tensor) -> Modulation:
-        """[B, width] -> what it makes of this block's first norm; scale first, unlike in ``Modulated`` outputs."""
-        return Modulation(*self.modulate(condition)[:, None].chunk(2, -1))
+        """[B, width] -> what it makes of this block's first norm."""
+        scale, shift = self.modulate(condition)[:, None].chunk(2, -1)
+        return Modulation(1 + scale, shift)
 
     def keys_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """Returns keys and values [B, S, heads, head_dim] of what a crossing block attends to, [B, S, source]."""
@@ -68,7 +69,7 @@ class DiTBlock(nn.Module):
 def norm(x: Tensor, by: Modulation | None = None, epsilon: float = 1e-5) -> Tensor:
     """Normalises the last dimension, without weights of its own, then scales and shifts."""
     wide = F.layer_norm(x.float(), (x.shape[-1],), eps=epsilon).to(x.dtype)
-    return wide if by is None else wide * (1 + by.scale) + by.shift
+    return wide if by is None else torch.addcmul(by.shift, wide, by.factor)
 
 
 class Chosen(NamedTuple):

@@ -403,7 +403,9 @@ class Groot(Modulated[Modulations], FlowModel):
         shift, scale = self.modulate_last(condition)[:, None].chunk(2, -1)  # the other way round than in the blocks
         sine, cosine = waves(thousandths, self.config.expert_width, slowest_is_last=False)
         clock = torch.cat([sine, cosine], 1)[:, None].to(dtype)
-        return Modulations([block.modulation(condition) for block in self._blocks()], Modulation(scale, shift), clock)
+        return Modulations(
+            [block.modulation(condition) for block in self._blocks()], Modulation(1 + scale, shift), clock
+        )
 
 
 def _source(seen: Tensor) -> Source:

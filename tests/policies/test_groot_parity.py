@@ -156,7 +156,11 @@ def no_heads_norm(self, x, rope):
 
 def shift_before_scale(self, condition):
     shift, scale = self.modulate(condition)[:, None].chunk(2, -1)
-    return dit.Modulation(scale, shift)
+    return dit.Modulation(1 + scale, shift)
+
+
+def scale_before_shift(by):
+    return by._replace(last=dit.Modulation(1 + by.last.shift, by.last.factor - 1))
 
 
 def modulations(change):
@@ -220,7 +224,7 @@ MUTATIONS = {
     "scale_before_shift_at_the_end": (
         Groot,
         "_modulations",
-        modulations(lambda m: m._replace(last=dit.Modulation(*m.last[::-1]))),
+        modulations(scale_before_shift),
     ),
     "modulations_of_other_blocks": (Groot, "_modulations", modulations(lambda m: m._replace(blocks=m.blocks[::-1]))),
     "text_for_images": (Groot, "encode", prefix(lambda p: replace(p, sources=p.sources[::-1]))),
