@@ -87,12 +87,6 @@ class Chosen(NamedTuple):
         """[B, T, in] -> [B, T, out]."""
         return x @ self.weight + self.bias
 
-    def repeat(self, branches: int) -> Chosen:
-        """Returns the layer of ``branches`` copies of the batch; one of a single robot serves all."""
-        if len(self.weight) == 1:
-            return self
-        return Chosen(self.weight.repeat(branches, 1, 1), self.bias.repeat(branches, 1, 1))
-
 
 class ByRobot(nn.Module):
     """A linear layer with weights for each robot, [in, out].

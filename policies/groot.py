@@ -36,7 +36,7 @@ from .families import Family
 from .flow import FlowSpec
 from .gemma import rope_table
 from .groot_processor import GrootProcessor
-from .model import DENSE, FlowModel, Inputs, Ops, Prefix, Seam
+from .model import DENSE, FlowModel, Inputs, Ops, Prefix, Seam, widen
 from .modulated import Modulated
 from .qwen3 import BASE, Qwen3Layer, ScaledRMSNorm, causal
 from .siglip2 import FOLD, SigLIP2
@@ -230,15 +230,14 @@ class GrootContext:
 
     def expand(self, branches: int) -> GrootContext:
         """Returns the context repeated ``branches`` times, branch-major; free of copies where B is 1."""
-
-        def widen(x: Tensor) -> Tensor:
-            return x.expand(branches, *x.shape[1:]) if len(x) == 1 else x.repeat(branches, *[1] * (x.ndim - 1))
-
+        text, images = (None if mask is None else widen(mask, branches) for mask in self.masks)
         return GrootContext(
-            tuple((widen(k), widen(v)) for k, v in self.pairs),
-            cast("tuple[Tensor | None, Tensor | None]", tuple(None if m is None else widen(m) for m in self.masks)),
-            None if self.state is None else widen(self.state),
-            None if self.robots is None else Robots(*(layer.repeat(branches) for layer in self.robots)),
+            tuple((widen(k, branches), widen(v, branches)) for k, v in self.pairs),
+            (text, images),
+            None if self.state is None else widen(self.state, branches),
+            None
+            if self.robots is None
+            else Robots(*(Chosen(*(widen(x, branches) for x in layer)) for layer in self.robots)),
         )
 
 

@@ -56,6 +56,8 @@ class GrootProcessor(Standardised):
                 f"state_clip and action_clip must have a value per channel, got {len(self.state_clip)} for "
                 f"{len(self.state_mean)} and {len(self.action_clip)} for {len(self.action_mean)}"
             )
+        if self.image_token < len(self.words):
+            raise ValueError(f"image_token {self.image_token} is that of the word {self.words[self.image_token]!r}")
         if self.robot < 0 or self.edge not in range(1025) or not 0 < self.crop <= 1:
             raise ValueError(
                 f"robot must be at least 0, edge in 0..1024 and crop in (0, 1], got {self.robot}, {self.edge} and "

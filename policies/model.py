@@ -98,6 +98,11 @@ class Prefix:
         return torch.arange(self.visual, device=self.embeddings.device)
 
 
+def widen(x: Tensor, branches: int) -> Tensor:
+    """Returns x [B, ..] repeated ``branches`` times, branch-major; free of copies where B is 1."""
+    return x.expand(branches, *x.shape[1:]) if len(x) == 1 else x.repeat(branches, *[1] * (x.ndim - 1))
+
+
 class Context(Protocol):
     """What the action expert reads of the prefix: opaque to the round and to methods that do not require a kind."""
 
@@ -124,16 +129,12 @@ class KVContext:
 
     def expand(self, branches: int) -> KVContext:
         """Returns the context repeated ``branches`` times, branch-major; free of copies where B is 1."""
-
-        def widen(x: Tensor) -> Tensor:
-            return x.expand(branches, *x.shape[1:]) if len(x) == 1 else x.repeat(branches, *[1] * (x.ndim - 1))
-
         return replace(
             self,
-            keys=tuple(map(widen, self.keys)),
-            values=tuple(map(widen, self.values)),
-            position=widen(self.position),
-            mask=None if self.mask is None else widen(self.mask),
+            keys=tuple(widen(k, branches) for k in self.keys),
+            values=tuple(widen(v, branches) for v in self.values),
+            position=widen(self.position, branches),
+            mask=None if self.mask is None else widen(self.mask, branches),
         )
 
 

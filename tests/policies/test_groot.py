@@ -228,6 +228,7 @@ def test_dimensions_out_of_range_are_refused(change, message):
     ("change", "message"),
     [
         ({"state_clip": (True,)}, "got 1 for 11 and 7 for 7"),
+        ({"image_token": 6}, "image_token 6 is that of the word 'the'"),
         ({"robot": -1}, "robot must be at least 0"),
         ({"crop": 0.0}, r"crop in \(0, 1\]"),
         ({"edge": 2000}, "edge in 0..1024"),
@@ -238,7 +239,7 @@ def test_conventions_that_contradict_each_other_are_refused(change, message):
         replace(PROCESSOR, **change)
 
 
-@pytest.mark.parametrize("change", [{"robot": 3}, {"image_token": 5}, {"tokens_per_view": 9}])
+@pytest.mark.parametrize("change", [{"robot": 3}, {"image_token": 99}, {"tokens_per_view": 9}])
 def test_conventions_of_another_model_are_refused(change):
     with pytest.raises(ValueError, match="do not fit a model of 3 robots with 127 and 16"):
         replace(PROCESSOR, **change).check(CONFIG)
