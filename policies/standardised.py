@@ -129,13 +129,16 @@ class Standardised:
         state = processing.checked_state(observation, len(self.state_mean))
         normalised = self.normalise_state(torch.from_numpy(state))
         tokens = torch.tensor([self.tokenize(self.prompt(processing.checked_instruction(observation), normalised))])
-        images = processing.views(observation, self.cameras, self.image_size, self.mirror)
         return Inputs(
-            images=processing.pixels(torch.from_numpy(images)[None]),
+            images=processing.pixels(torch.from_numpy(self.views(observation))[None]),
             tokens=tokens,
             token_mask=tokens != 0,
             state=normalised[None],
         )
+
+    def views(self, observation: Mapping[str, Any]) -> np.ndarray:
+        """Returns an observation's images as the policy sees them, uint8 [V, image_size, image_size, 3]."""
+        return processing.views(observation, self.cameras, self.image_size, self.mirror)
 
     def normalise_state(self, state: Tensor) -> Tensor:
         """Standardises [.., state_dim]."""

@@ -123,6 +123,14 @@ class Draft(nn.Module):
         return self.head(self.norm(x)).float()
 
 
+def check_family(model: nn.Module) -> None:
+    """Raises ValueError where no draft can be trained for a model, since it has no layer that one could start from."""
+    if not hasattr(model, "vlm"):
+        raise ValueError(
+            f"'flash' needs a draft, which starts from a PaliGemma layer, and a {type(model).__name__} has none"
+        )
+
+
 def draft_path(policy: Path) -> Path:
     """Returns where the draft of a policy lies: next to it."""
     return policy.with_name(f"{policy.stem}.flash-draft.safetensors")

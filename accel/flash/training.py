@@ -17,7 +17,7 @@ from ...policies.call import dense
 from ...policies.model import Prefix
 from ...policies.policy import load_policy
 from ...policies.training.dataset import Dataset
-from .draft import Draft, DraftConfig, draft_path, save_draft
+from .draft import Draft, DraftConfig, check_family, draft_path, save_draft
 
 # The paper's values (appendix A.2, table 9).
 PREFIX_STEPS = 16  # longest sampled prefix
@@ -57,8 +57,7 @@ def train_draft(
     model: Any = policy.model  # of PaliGemma's kind, which the types of all families do not say
     processor: Any = policy.processor
     rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
-    if not hasattr(model, "vlm"):
-        raise ValueError(f"a draft starts from a PaliGemma layer, and the model of {policy.name!r} has none")
+    check_family(model)
     train = _Targets(model, Dataset(folders, processor, held_out=False), frames, rng, generator)
     check = _Targets(model, Dataset(folders, processor, held_out=True), max(frames // 20, batch), rng, generator)
     draft = Draft(DraftConfig.of(model.config))

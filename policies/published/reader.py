@@ -40,8 +40,8 @@ class Source:
         """Published names."""
         return list(self._where)
 
-    def shape(self, name: str) -> list[int]:
-        """Returns the shape of a tensor.
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Returns the shape of a tensor, which is not read.
 
         Raises:
             CheckpointError: There is none of this name.
@@ -49,7 +49,7 @@ class Source:
         if name not in self._where:
             raise CheckpointError(f"{self.path} lacks {name}")
         file, key = self._where[name]
-        return file.get_slice(key).get_shape()
+        return tuple(file.get_slice(key).get_shape())
 
     def renamed(self, names: Mapping[str, str]) -> Source:
         """Returns the tensors under other names (new name -> name here), without those that get no name."""

@@ -273,7 +273,7 @@ def test_a_deeply_nested_header_is_refused(policy_file, tmp_path):
 def test_a_folder_with_a_policy_is_a_policy(policy_file, tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir()
-    with pytest.raises(CheckpointError, match=r"mine is not a policy: it contains no policy\.safetensors"):
+    with pytest.raises(CheckpointError, match=r"mine is not a policy: it contains neither policy\.safetensors nor"):
         load_policy(folder)
     (folder / "policy.safetensors").write_bytes(policy_file.read_bytes())
     policy = load_policy(folder)
