@@ -20,7 +20,7 @@ from safetensors import torch as safetensors_torch
 from torch import Tensor
 
 from ..files import write_file
-from ..policies.checkpoint import file_hash
+from ..policies.checkpoint import file_hash, files_hash
 from ..policies.model import Inputs, Prefix
 from ..policies.weights import CheckpointError, open_safetensors
 
@@ -88,7 +88,7 @@ class Pack:
 
 def query_of(prefix: Prefix) -> Tensor:
     """Returns [P, n] what retrieval compares: the features halfway through the vision tower, or the embeddings."""
-    features = prefix.embeddings[:, : prefix.visual] if prefix.features is None else prefix.features
+    features = prefix.embeddings[:, prefix.visual_rows()] if prefix.features is None else prefix.features
     return features[0]
 
 
@@ -110,7 +110,7 @@ class Library:
         folder: What ``replan library build`` wrote.
 
     Attributes:
-        policy: SHA-256 of the policy's file.
+        policy: SHA-256 of the policy's files.
         ratios: Shares of neurons for which it has masks.
         anchors: Steps at which the groups of the masks begin.
         neurons: Neurons of a layer.
@@ -159,15 +159,15 @@ class Library:
         """Its files."""
         return [self._folder / INDEX, *(self._folder / name for _, name, _ in self._packs.values())]
 
-    def require(self, policy: Path) -> None:
+    def require(self, policy: Sequence[Path]) -> None:
         """Makes sure that the library was made with exactly this policy, and is whole.
 
         Raises:
             CheckpointError: It was not, or is not.
         """
-        if self.policy != file_hash(policy):
+        if self.policy != files_hash(policy):
             raise CheckpointError(
-                f"the library {self._folder} was made with other weights than {policy}; build one with replan library "
+                f"the library {self._folder} was made with other weights than {policy[0]}; build one with replan library "
                 "build"
             )
         for _, name, sha256 in self._packs.values():
@@ -204,7 +204,7 @@ class Episode:
 def write(
     folder: Path,
     episodes: Sequence[Episode],
-    policy: Path,
+    policy: Sequence[Path],
     *,
     ratios: Sequence[float],
     anchors: Sequence[int],
@@ -215,14 +215,14 @@ def write(
     Args:
         folder: Is made if it is missing; a library in it is replaced.
         episodes: The executions.
-        policy: File of the policy that made them.
+        policy: Files of the policy that made them.
         ratios: Shares of neurons for which the entries have masks.
         anchors: Steps at which the groups of the masks begin.
         neurons: Neurons of a layer.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / INDEX).unlink(missing_ok=True)
-    about = {"format": FORMAT, "policy_sha256": file_hash(policy), "neurons": neurons}
+    about = {"format": FORMAT, "policy_sha256": files_hash(policy), "neurons": neurons}
     about |= {"ratios": " ".join(map(str, ratios)), "anchors": " ".join(map(str, anchors))}
     part = folder / f".{INDEX}.part"
     part.unlink(missing_ok=True)

@@ -50,7 +50,7 @@ class Builder:
     Args:
         registry: Where suites and environments come from.
         suite: Name of the suite.
-        policy: File of the policy.
+        policy: Name or path of the policy.
         ratios: Shares of neurons for which the library has masks.
         seed: Separates libraries from each other and from recordings.
 
@@ -59,13 +59,13 @@ class Builder:
     """
 
     def __init__(
-        self, registry: Registry, suite: str, policy: Path, *, ratios: tuple[float, ...], seed: int = 500
+        self, registry: Registry, suite: str, policy: str, *, ratios: tuple[float, ...], seed: int = 500
     ) -> None:
         if not 0 <= seed < _SEEDS:
             raise ValueError(f"the seed must be in 0..{_SEEDS - 1}, got {seed}")
         torch.set_num_threads(1)
         self._suite: Suite = registry.suites()[suite]
-        self._seed, self._file, self._ratios = seed, policy, ratios
+        self._seed, self._ratios = seed, ratios
         self._recording = Recording(ratios)
         self._policy = load_policy(policy)
         self._agent = ChunkAgent(self._policy, [self._recording])
@@ -75,22 +75,24 @@ class Builder:
         self._env: Any = registry.environment(self._suite, dict(experts.settings) if finite and experts else {})
         problems = self._policy.processor.incompatibilities(self._env.observation_space, self._env.action_space)
         if problems:
-            raise BadInput(f"policy {str(policy)!r} does not fit suite {suite!r}: {'; '.join(problems)}")
+            raise BadInput(f"policy {policy!r} does not fit suite {suite!r}: {'; '.join(problems)}")
 
-    def build(self, tasks: list[str], episodes: int, more: int, out: Path) -> Built:
+    def build(self, tasks: list[str], episodes: int, more: int, out: Path | None = None) -> Built:
         """Builds the library.
 
         Args:
             tasks: Tasks of the suite.
             episodes: Episodes per task in the first round.
             more: Episodes per task in the second round: the beginnings least like those that there are.
-            out: Folder to write.
+            out: Folder to write; next to the policy if None.
 
         Raises:
             BadInput: Too many episodes, or none that succeeded.
         """
         if episodes + POOL * more > _EPISODES:
             raise BadInput(f"episodes and {POOL} times as many as are added must be at most {_EPISODES}")
+        out = out or library.library_path(self._policy.path)
+        out.mkdir(parents=True, exist_ok=True)  # what cannot be written is known before anything is played
         kept: dict[str, list[library.Episode]] = {}
         for task in tqdm(tasks, desc="tasks", mininterval=5.0):
             numbers = list(range(episodes))
@@ -103,7 +105,7 @@ class Builder:
         library.write(
             out,
             every,
-            self._file,
+            self._policy.files,
             ratios=self._ratios,
             anchors=self._recording.anchors,
             neurons=self._recording.neurons,

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from .checkpoint import check_sizes
 from .families import Family
 from .flow import FlowSpec
-from .model import DENSE, FlowModel, Inputs, Ops, Prefix, Seam
+from .model import DENSE, FlowModel, Inputs, Ops, Prefix, Seam, widen
 from .modulated import Modulated
 from .standardised import Standardised
 from .wan import Rope, WanBlock, rope, rope_1d, rope_image, time_features
@@ -180,7 +180,7 @@ class FastWAMContext:
         """Returns the context repeated ``branches`` times, branch-major."""
 
         def repeat(pairs: Pairs) -> Pairs:
-            return tuple((k.repeat(branches, 1, 1, 1), v.repeat(branches, 1, 1, 1)) for k, v in pairs)
+            return tuple((widen(k, branches), widen(v, branches)) for k, v in pairs)
 
         return replace(self, video=repeat(self.video), text=repeat(self.text))
 

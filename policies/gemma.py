@@ -204,9 +204,9 @@ def finish(
     return computed if rows is None else ops.scatter(number, x, computed, rows)
 
 
-def rope_table(positions: Tensor, head_dim: int, dtype: torch.dtype) -> Rope:
-    """Returns cosine and sine [B, T, 1, head_dim / 2] of rotary angles with Gemma's base, 10000."""
-    frequency = 10_000.0 ** (-torch.arange(head_dim // 2, device=positions.device, dtype=torch.float32) * 2 / head_dim)
+def rope_table(positions: Tensor, head_dim: int, dtype: torch.dtype, base: float = 10_000.0) -> Rope:
+    """Returns cosine and sine [B, T, 1, head_dim / 2] of rotary angles; the default base is Gemma's."""
+    frequency = base ** (-torch.arange(head_dim // 2, device=positions.device, dtype=torch.float32) * 2 / head_dim)
     angle = positions[..., None].float() * frequency
     return angle.cos()[:, :, None].to(dtype), angle.sin()[:, :, None].to(dtype)
 

@@ -86,7 +86,7 @@ class Prefix:
     Attributes:
         embeddings: [B, P, width].
         mask: [B, P] bool, False for padding; None where nothing is masked.
-        visual: Number of visual tokens; they come first.
+        visual: Number of visual tokens that come first: all of them, but where a family says otherwise.
         features: [B, visual, n] halfway through the vision tower, by which similar scenes are found; None where the
             family has none.
     """
@@ -95,6 +95,15 @@ class Prefix:
     mask: Tensor | None
     visual: int
     features: Tensor | None = field(default=None, kw_only=True)
+
+    def visual_rows(self) -> Tensor:
+        """Returns [V] int64 which rows are visual tokens, in the order of ``FlowModel.patches``."""
+        return torch.arange(self.visual, device=self.embeddings.device)
+
+
+def widen(x: Tensor, branches: int) -> Tensor:
+    """Returns x [B, ..] repeated ``branches`` times, branch-major; free of copies where B is 1."""
+    return x.expand(branches, *x.shape[1:]) if len(x) == 1 else x.repeat(branches, *[1] * (x.ndim - 1))
 
 
 class Context(Protocol):
@@ -123,16 +132,12 @@ class KVContext:
 
     def expand(self, branches: int) -> KVContext:
         """Returns the context repeated ``branches`` times, branch-major; free of copies where B is 1."""
-
-        def widen(x: Tensor) -> Tensor:
-            return x.expand(branches, *x.shape[1:]) if len(x) == 1 else x.repeat(branches, *[1] * (x.ndim - 1))
-
         return replace(
             self,
-            keys=tuple(map(widen, self.keys)),
-            values=tuple(map(widen, self.values)),
-            position=widen(self.position),
-            mask=None if self.mask is None else widen(self.mask),
+            keys=tuple(widen(k, branches) for k in self.keys),
+            values=tuple(widen(v, branches) for v in self.values),
+            position=widen(self.position, branches),
+            mask=None if self.mask is None else widen(self.mask, branches),
         )
 
 

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 UNKNOWN = "<unk>"
 
 LARGEST = 1e6
-"""Largest size of a statistic; its inverse is the smallest standard deviation."""
+"""Largest size of a statistic."""
+
+SMALLEST = 1 / LARGEST
+"""Smallest standard deviation."""
 
 MOST_ENLARGED = 8
 """A side of an image below this part of what the policy sees is a mistake: nothing of a scene is left on it."""
@@ -95,7 +98,7 @@ def check_statistics(name: str, mean: Sequence[float], std: Sequence[float]) -> 
         raise ValueError(
             f"{name}_mean and {name}_std must be of one length above 0, got {len(mean)} and {len(std)} values"
         )
-    for kind, values, least in ((f"{name}_mean", np.abs(mean), 0.0), (f"{name}_std", np.array(std), 1 / LARGEST)):
+    for kind, values, least in ((f"{name}_mean", np.abs(mean), 0.0), (f"{name}_std", np.array(std), SMALLEST)):
         inside = (values >= least) & (values <= LARGEST)  # not a number is not inside
         if not inside.all():
             channel = int(inside.argmin())
@@ -228,22 +231,28 @@ def views(observation: Mapping[str, Any], cameras: Sequence[str], size: int, mir
         mirror: Swaps left and right.
 
     Raises:
-        ObservationError: A camera is missing, its image is not uint8 [H, W, 3], or it is so small that nothing of a
-            scene can be on it.
+        ObservationError: A camera is missing, or its image cannot be used; see ``camera_image``.
     """
-    images = []
-    for camera in cameras:
-        image = np.asarray(entry(observation, camera))
-        if image.ndim != 3 or image.shape[2] != 3 or not image.size or image.dtype != np.uint8:
-            raise ObservationError(f"camera {camera!r} must be uint8 [H, W, 3], got {image.dtype} {list(image.shape)}")
-        if min(image.shape[:2]) * MOST_ENLARGED < size:
-            raise ObservationError(
-                f"camera {camera!r} must have sides of at least {math.ceil(size / MOST_ENLARGED)} pixels for a policy "
-                f"that sees {size}, got {list(image.shape)}"
-            )
-        image = fit(image, size)
-        images.append(image[:, ::-1] if mirror else image)
-    return np.stack(images)
+    images = [fit(camera_image(observation, camera, size), size) for camera in cameras]
+    return np.stack([image[:, ::-1] if mirror else image for image in images])
+
+
+def camera_image(observation: Mapping[str, Any], camera: str, size: int) -> np.ndarray:
+    """Returns a camera's image, uint8 [H, W, 3].
+
+    Raises:
+        ObservationError: The camera is missing, its image is of another type, or it is so small that a policy that sees
+            ``size`` pixels sees nothing of a scene on it.
+    """
+    image = np.asarray(entry(observation, camera))
+    if image.ndim != 3 or image.shape[2] != 3 or not image.size or image.dtype != np.uint8:
+        raise ObservationError(f"camera {camera!r} must be uint8 [H, W, 3], got {image.dtype} {list(image.shape)}")
+    if min(image.shape[:2]) * MOST_ENLARGED < size:
+        raise ObservationError(
+            f"camera {camera!r} must have sides of at least {math.ceil(size / MOST_ENLARGED)} pixels for a policy that "
+            f"sees {size}, got {list(image.shape)}"
+        )
+    return image
 
 
 def fit(image: np.ndarray, size: int) -> np.ndarray:

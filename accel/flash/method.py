@@ -15,7 +15,7 @@ from ...policies.policy import Policy
 from ...policies.round import Call, Proposal
 from ...policies.seams import Method, Seam
 from ...policies.weights import CheckpointError
-from .draft import Draft, draft_path, load_draft
+from .draft import Draft, check_family, draft_path, load_draft
 
 MOST_POINTS = 32
 """Verification is one batch of as many branches; the paper has 4 at most."""
@@ -98,10 +98,12 @@ class Flash(Method):
 
         Raises:
             CheckpointError: There is none, or it has other dimensions than the policy.
+            ValueError: There can be none for a model of this family.
         """
         self._policy = policy
         model, path = policy.model, draft_path(policy.path)
-        draft = load_draft(path, policy.path, model.dtype)
+        check_family(model)
+        draft = load_draft(path, policy.files, model.dtype)
         own = asdict(draft.config)
         if misfits := {name: value for name, value in own.items() if getattr(model.config, name, value) != value}:
             wanted = {name: getattr(model.config, name) for name in misfits}

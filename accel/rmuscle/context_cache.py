@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ...policies.model import FlowModel, Inputs, Ops
+from ...policies.model import FlowModel, Inputs, Ops, Prefix
 from ...policies.round import Call
 from ...policies.seams import Method, Seam
 from ..rows import drift
@@ -72,7 +72,6 @@ class SplicedRows(Ops):
     Attributes:
         reference: What the visual rows were in the reference; None computes all of them.
         seen: Of the walk that ran last: of each row, input and output where it was last computed.
-        visual: Number of visual rows.
 
     Raises:
         ValueError: The ratio is not in 0..1.
@@ -88,44 +87,54 @@ class SplicedRows(Ops):
         """Forgets references and counts."""
         self.reference: States | None = None
         self.seen: list[tuple[Tensor, Tensor]] = []
-        self.visual = 0
         self.reused = self.computed = 0
 
     def start(self, call: Call) -> None:
         """Notes which rows are visual."""
-        self.visual, self.seen = call.prefix.visual, []
         self._before = self.reused, self.computed
+        self.walk(call.prefix)
+
+    def walk(self, prefix: Prefix) -> None:
+        """Prepares for the layers of a prefill."""
+        visual = prefix.visual_rows()
+        self.seen, self._visual = [], visual
+        # Of every row its place among the visual ones, or -1.
+        self._place = torch.full((prefix.embeddings.shape[1],), -1, device=visual.device)
+        self._place[visual] = torch.arange(len(visual), device=visual.device)
+        self._others = (self._place < 0).nonzero()[:, 0]
 
     def ffn(self, layer: int, x: Tensor, ffn: nn.Module, rows: Tensor | None) -> Tensor:
         """Returns the outputs that are computed, among those of the reference."""
-        places = torch.arange(x.shape[1], device=x.device)
-        visual, others = places[: self.visual], places[self.visual :]  # of x; visual tokens come first
+        at, others = self._visual, self._others  # rows of x that are visual, and that are not
+        places = None
         if rows is not None:  # another method has left rows out
-            visual, others = (rows < self.visual).nonzero()[:, 0], (rows >= self.visual).nonzero()[:, 0]
-        count = math.ceil(self.ratio * len(visual))
-        if self.reference is None or count == len(visual):
-            self.computed += len(visual)
+            inside = self._place[rows]
+            at, others = (inside >= 0).nonzero()[:, 0], (inside < 0).nonzero()[:, 0]
+            places = inside[at]
+        count = math.ceil(self.ratio * len(at))
+        if self.reference is None or count == len(at):
+            self.computed += len(at)
             out = ffn(x)
         else:
-            self.computed, self.reused = self.computed + count, self.reused + len(visual) - count
+            self.computed, self.reused = self.computed + count, self.reused + len(at) - count
             old_x, old_y = self.reference[layer]
-            if rows is not None:
-                old_x, old_y = old_x[rows[visual]], old_y[rows[visual]]
-            chosen = visual[drift(x[0, visual], old_x).topk(count).indices]
+            if places is not None:
+                old_x, old_y = old_x[places], old_y[places]
+            chosen = drift(x[0, at], old_x).topk(count).indices
             out = torch.empty_like(x)
-            out[0, visual] = old_y
-            computed = torch.cat([chosen, others])
+            out[0, at] = old_y
+            at, places = at[chosen], chosen if places is None else places[chosen]
+            computed = torch.cat([at, others])
             out[:, computed] = ffn(x[:, computed])
-            visual = chosen
         if self.keeps:
-            self._keep(layer, visual if rows is None else rows[visual], x[0, visual], out[0, visual])
+            self._keep(layer, places, x[0, at], out[0, at])
         return out
 
-    def _keep(self, layer: int, rows: Tensor, x: Tensor, y: Tensor) -> None:
+    def _keep(self, layer: int, places: Tensor | None, x: Tensor, y: Tensor) -> None:
         """Adds a layer to ``seen``: its rows that were computed, and the others as the reference has them."""
-        if self.reference is not None:
+        if self.reference is not None and places is not None:
             old_x, old_y = self.reference[layer]
-            x, y = old_x.index_copy(0, rows, x), old_y.index_copy(0, rows, y)
+            x, y = old_x.index_copy(0, places, x), old_y.index_copy(0, places, y)
         self.seen.append((x, y))
 
     def report(self, call: Call) -> None:
@@ -142,6 +151,6 @@ class SplicedRows(Ops):
 def states(model: FlowModel, inputs: Inputs) -> States:
     """Returns the FFN states of an observation from a dense encoding and prefill, which change nothing else."""
     prefix, recorder = model.encode(inputs), SplicedRows(1, keeps=True)
-    recorder.visual = prefix.visual
+    recorder.walk(prefix)
     model.prefill(prefix, recorder)
     return recorder.seen

@@ -104,7 +104,7 @@ class RMuscle(Method):
             ValueError: It has no masks for this share of neurons.
         """
         self._policy, self._library = policy, Library(self._folder or library_path(policy.path))
-        self._library.require(policy.path)
+        self._library.require(policy.files)
         if self._neurons.ratio < 1 and self._neurons.ratio not in self._library.ratios:
             raise ValueError(
                 f"the library has masks for the shares {', '.join(map(str, self._library.ratios))} of the neurons, not "

@@ -51,8 +51,6 @@ def build(
     out: str | None,
 ) -> dict[str, Any]:
     """Play episodes with the dense policy and keep those that succeed."""
-    from ...accel.library import library_path
-    from ...policies.policy import policy_path
     from ..library import Builder
     from ..registry import Registry
 
@@ -70,8 +68,6 @@ def build(
         ratios = tuple(float(text) for text in neurons.split(","))
     except ValueError as error:
         raise BadInput(f"--neurons must be shares such as 0.25,0.5, got {neurons!r}") from error
-    file = policy_path(policy or str(description.policy))
-    folder = Path(out) if out else library_path(file)
-    folder.mkdir(parents=True, exist_ok=True)  # what cannot be written is known before anything is played
-    built = Builder(registry, suite, file, ratios=ratios, seed=seed).build(requested, episodes, more, folder)
+    builder = Builder(registry, suite, policy or str(description.policy), ratios=ratios, seed=seed)
+    built = builder.build(requested, episodes, more, Path(out) if out else None)
     return {"library": str(built.folder), "episodes": built.episodes, "rounds": built.rounds, "bytes": built.bytes}

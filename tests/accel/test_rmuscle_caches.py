@@ -25,7 +25,7 @@ FAMILIES = ["policy", "pi05", "wam"]
 @pytest.fixture(scope="module")
 def wam(policy, randomised):
     config = replace(fast_wam.TINY, depth=3, width=48, mlp=64, heads=2, action_width=32, action_mlp=48, steps=3)
-    return Policy("wam", Path("wam"), randomised(fast_wam.FastWAM(config)), policy.processor, {})
+    return Policy("wam", Path("wam"), (), randomised(fast_wam.FastWAM(config)), policy.processor, {})
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def pi05(policy, randomised):
     from replan.policies import pi05
 
     config = replace(pi05.TINY, vision_depth=1, depth=3, width=64, mlp=96, expert_width=48, expert_mlp=96)
-    return Policy("pi05", Path("pi05"), randomised(pi05.Pi05(config)), policy.processor, {})
+    return Policy("pi05", Path("pi05"), (), randomised(pi05.Pi05(config)), policy.processor, {})
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def policy_with_draft(policy, tmp_path_factory):
     """Its draft is never accepted with delta=0, so that every round takes the full path."""
     path = tmp_path_factory.mktemp("drafted") / "random.safetensors"
     shutil.copy(policy.path, path)
-    save_draft(draft_path(path), Draft(DraftConfig.of(policy.model.config)), {}, path)
+    save_draft(draft_path(path), Draft(DraftConfig.of(policy.model.config)), {}, [path])
     return load_policy(path)
 
 

@@ -222,10 +222,8 @@ def test_a_file_that_is_no_checkpoint_is_called_what_it_is(tmp_path, content, me
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (["model.safetensors"], "is a published pi0, which replan eval cannot run yet; docs/pi0.md"),
-        (["model.safetensors.index.json"], "is a published pi0"),
         (["params/_METADATA"], "is a JAX checkpoint.*convert_jax_model_to_pytorch"),
-        ([], r"contains no policy\.safetensors"),
+        ([], r"contains neither policy\.safetensors nor model\.safetensors"),
     ],
 )
 def test_a_folder_that_is_no_policy_is_called_what_it_is(tmp_path, made, message):
@@ -275,7 +273,7 @@ def test_a_deeply_nested_header_is_refused(policy_file, tmp_path):
 def test_a_folder_with_a_policy_is_a_policy(policy_file, tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir()
-    with pytest.raises(CheckpointError, match=r"mine is not a policy: it contains no policy\.safetensors"):
+    with pytest.raises(CheckpointError, match=r"mine is not a policy: it contains neither policy\.safetensors nor"):
         load_policy(folder)
     (folder / "policy.safetensors").write_bytes(policy_file.read_bytes())
     policy = load_policy(folder)
