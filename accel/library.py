@@ -167,8 +167,8 @@ class Library:
         """
         if self.policy != files_hash(policy):
             raise CheckpointError(
-                f"the library {self._folder} was made with other weights than {policy[0]}; build one with replan library "
-                "build"
+                f"the library {self._folder} was made with other weights than {policy[0]}; build one with replan "
+                "library build"
             )
         for _, name, sha256 in self._packs.values():
             path = self._folder / name

@@ -172,7 +172,9 @@ def test_a_prompt_without_places_for_all_views_is_refused(model):
         model.encode(replace(inputs, tokens=inputs.tokens[:, 3:], token_mask=inputs.token_mask[:, 3:]))
 
 
-@pytest.mark.parametrize("spec", ["few_step:steps=4", "dp_cache:keep=0/1/2/3"])
+@pytest.mark.parametrize(
+    "spec", ["few_step:steps=4", "dp_cache:keep=0/1/2/3", "context_cache:ratio=1+action_cache:ratio=1"]
+)
 def test_the_limit_case_of_a_schedule_is_bit_for_bit_dense(policy, observation, spec):
     dense, limit = (
         np.stack([agent.act(observation) for _ in range(12)])
@@ -188,6 +190,19 @@ def test_a_schedule_with_fewer_steps_takes_these(policy, observation, spec, take
     agent = ChunkAgent(policy, accel.parse(spec))
     agent.act(observation)
     assert times == taken and agent.dense_error() > 0
+
+
+def test_the_caches_of_rmuscle_reuse_visual_rows_in_the_midst_of_the_prompt_and_neurons(policy, observation):
+    agent = ChunkAgent(policy, accel.parse("context_cache:ratio=0.25+action_cache:ratio=0.25"), window=1)
+    agent.act(observation)
+    assert agent.dense_error() == 0
+    agent.act({**observation, "third": observation["third"][::-1].copy()})
+    assert agent.round.extra == pytest.approx({"ffn_rows": 0.25, "neurons": (2 + 2 * 0.25) / 4})  # anchors at 0 and 2
+    assert agent.dense_error() > 0
+    agent = ChunkAgent(policy, accel.parse("context_cache:ratio=0"), window=1)
+    agent.act(observation)
+    agent.act(observation)
+    assert agent.round.extra["ffn_rows"] == 0 and agent.dense_error() < 1e-4
 
 
 @pytest.mark.parametrize(
