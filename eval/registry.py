@@ -262,7 +262,7 @@ class Registry:
             BadInput: A file that the method needs for this policy is missing.
         """
         from ..policies.policy import open_policy
-        from ..policies.seams import Seam, needed_files
+        from ..policies.seams import Seam, naming, needed_files
 
         path, parts, paths = open_policy(policy).path, _parts(spec), {}
         for part in parts:
@@ -273,6 +273,8 @@ class Registry:
                         f"docs/methods.md says how to make what {part.name!r} needs"
                     )
                 paths[_file_name(policy, path, file)] = file
+        with naming(f"the files of {spec!r} cannot be read"):
+            firsts = frozenset[str]().union(*(part.first_observations(path) for part in parts))
         return MethodInfo(
             files=Files(paths),
             activity_counters=tuple(counter for part in parts for counter in part.activity_counters),
@@ -280,7 +282,7 @@ class Registry:
             reschedules=tuple(part.name for part in parts if part.claims - {Seam.ROUND, Seam.PREDICTION}),
             ordered=any(part.ordered for part in parts),
             code=source.digest(source.imported(*_modules(*map(type, parts))) - source.imported(*AGENT)),
-            first_observations=frozenset().union(*(part.first_observations(path) for part in parts)),
+            first_observations=firsts,
         )
 
     def code(self, suite: str, policy: str, method: str) -> dict[str, str]:
