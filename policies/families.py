@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .model import FlowModel
 
 GROUP = "replan.policies"
-BUILT_IN = {"pi0": "pi0", "pi0.5": "pi05", "fast_wam": "fast_wam"}
+BUILT_IN = {"pi0": "pi0", "pi0.5": "pi05", "fast_wam": "fast_wam", "x_vla": "xvla"}
 """Kind -> module in this folder, imported when a checkpoint asks for it."""
 
 
