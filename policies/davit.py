@@ -126,7 +126,8 @@ class WindowAttention(nn.Module):
             padded[:, :height, :width] = qkv
             qkv = padded
         qkv = qkv.view(batch, down, side, across, side, 3, self.heads, -1).permute(5, 0, 1, 3, 6, 2, 4, 7)
-        mixed = F.scaled_dot_product_attention(*qkv.flatten(1, 3).flatten(3, 4))  # [windows, heads, side^2, d]
+        q, k, v = qkv.flatten(1, 3).flatten(3, 4)  # [windows, heads, side^2, d]
+        mixed = F.scaled_dot_product_attention(q, k, v)
         mixed = mixed.view(batch, down, across, self.heads, side, side, -1).permute(0, 1, 4, 2, 5, 3, 6)
         return self.out(mixed.flatten(5, 6).flatten(3, 4).flatten(1, 2)[:, :height, :width])
 
@@ -146,6 +147,6 @@ class ChannelAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, h, w, width] -> the same."""
-        qkv = self.qkv(x.flatten(1, 2)).unflatten(-1, (3, self.groups, -1)).permute(2, 0, 3, 4, 1)
-        mixed = F.scaled_dot_product_attention(*qkv)  # [N, groups, width / groups, pixels]
+        q, k, v = self.qkv(x.flatten(1, 2)).unflatten(-1, (3, self.groups, -1)).permute(2, 0, 3, 4, 1)
+        mixed = F.scaled_dot_product_attention(q, k, v)  # [N, groups, width / groups, pixels]
         return self.out(mixed.permute(0, 3, 1, 2).reshape(x.shape))

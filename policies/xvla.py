@@ -1,4 +1,4 @@
-"""X-VLA: Florence-2 reads the first view and the text, and one transformer for all robots denoises next to what it read.
+"""X-VLA: Florence-2 reads a view and the text, and one transformer for all robots denoises next to what it read.
 
 What differs from robot to robot is small: the projections of actions into and out of the transformer, and soft prompts,
 rows that are learned for each robot. The other views skip Florence-2's language encoder. There are no keys and values
@@ -32,8 +32,8 @@ from torch import Tensor, nn
 from .checkpoint import check_sizes
 from .davit import DaViT, side_after
 from .families import Family
-from .flow import FlowSpec
 from .florence import BartEncoder, FlorenceVision
+from .flow import FlowSpec
 from .model import DENSE, FlowModel, Inputs, Ops, Prefix, Seam
 from .standardised import Standardised
 from .wan import FFN, time_features
