@@ -217,15 +217,17 @@ def outcomes() -> dict[str, dict[str, Any]]:
     return {record["key"]: record for record in map(json.loads, lines)}
 
 
-def tests_digest(file: str) -> str:
-    """Returns a digest of the test files of a file."""
-    paths = [ROOT / name.partition("::")[0] for name in CONFIG["files"][file]]
+def tests_digest(top: Path, file: str) -> str:
+    """Returns a digest of the test files of a file in a tree."""
+    paths = [top / name.partition("::")[0] for name in CONFIG["files"][file]]
     return _digest(*(path.read_text(encoding="utf-8") for path in paths))
 
 
 def examine(file: str, laboratory: Laboratory, end: float) -> None:
     """Tests the mutants of a file that have no result yet, until the time is up."""
-    source, tests, digest = (ROOT / file).read_text(encoding="utf-8"), CONFIG["files"][file], tests_digest(file)
+    # Of the copy, not of the working tree, which may be edited meanwhile.
+    source, tests = (laboratory.top / file).read_text(encoding="utf-8"), CONFIG["files"][file]
+    digest = tests_digest(laboratory.top, file)
     known = outcomes()
     waiting = []
     for mutant, changed in [*planted(file, source), *mutants_of(file, source)]:
@@ -240,7 +242,7 @@ def examine(file: str, laboratory: Laboratory, end: float) -> None:
     print(f"{file}: {len(waiting)} mutants, {base:.1f} s each", flush=True)
     for mutant, changed in waiting:
         if time.monotonic() > end:
-            return
+            break
         (laboratory.top / file).write_text(changed, encoding="utf-8")
         passed, _, _ = laboratory.run(tests, int(4 * base + 10))
         if passed:

@@ -118,3 +118,11 @@ def test_a_convention_that_does_not_exist_is_refused_by_value(field):
     (value,) = field.values()
     with pytest.raises(ValueError, match=str(value)):
         FlowSpec(**field)
+
+
+def test_what_is_given_keeps_its_place_when_denoising_starts_later():
+    """Of steps 0 to 3, a start before step 1 leaves 1 to 3, and their predictions move to 0 to 2."""
+    given = {step: torch.full((1,), float(step)) for step in (0, 1, 3)}
+    rest = Schedule((1.0, 0.75, 0.5, 0.25, 0.0), (False, False, True, False), given).starting_at(0.75)
+    assert rest.times == (0.75, 0.5, 0.25, 0.0) and rest.computed == (False, True, False)
+    assert {step: float(prediction) for step, prediction in rest.given.items()} == {0: 1.0, 2: 3.0}

@@ -415,6 +415,32 @@ def test_a_proposal_names_its_route_and_what_was_accepted(policy, observation):
     assert (agent.round.route, agent.round.accepted, len(agent.round.actions)) == ("gave_up", 0, 10)
 
 
+@pytest.mark.parametrize(("length", "accepted", "drafted"), [(1, 1, 1), (1, 16, 16), (1, None, 5), (1, 0, 0)])
+def test_a_proposal_of_one_action_is_executed_whatever_was_verified_of_the_chunk(
+    policy, observation, length, accepted, drafted
+):
+    class Short(Method):
+        name, claims, routes = "short", frozenset({Seam.ROUND}), ("short",)
+
+        def propose(self, call):
+            return Proposal(torch.zeros(1, 16, 7), length, "short", accepted, drafted)
+
+    agent = agent_of(policy, Short())
+    agent.act(observation)
+    assert agent.round.route == "short" and len(agent.round.actions) == 1 and agent.needs_observation
+    assert (agent.round.accepted, agent.round.drafted) == (accepted, drafted)
+
+
+def test_methods_see_the_steps_that_the_full_path_took_and_rounds_start_at_control_step_0(policy, observation):
+    methods = Methods([WarmStart(0.45)])
+    methods.attach(policy)
+    noise = torch.randn((1, 16, 7), generator=torch.Generator().manual_seed(0))
+    first, second = (call_policy(policy, methods, observation, noise).call for _ in range(2))
+    assert first.schedule == policy.model.flow.schedule()
+    assert second.schedule.times == (pytest.approx(0.45), *policy.model.flow.schedule().times[6:])
+    assert first.control_step == 0
+
+
 def test_no_more_of_a_proposal_is_executed_than_the_window(policy, observation):
     class Whole(Method):
         name, claims, routes = "whole", frozenset({Seam.ROUND}), ("whole",)
@@ -465,7 +491,8 @@ def test_the_dense_reference_starts_from_the_inputs(policy, observation):
 
 @pytest.mark.parametrize(
     ("shape", "length", "accepted", "drafted"),
-    [((16, 7), 5, None, None), ((1, 3, 7), 3, None, None), ((1, 16, 7), -1, None, None), ((1, 16, 7), 1, 50, 10)],
+    [((16, 7), 5, None, None), ((1, 3, 7), 3, None, None), ((1, 16, 7), -1, None, None), ((1, 16, 7), 1, 50, 10)]
+    + [((1, 16, 7), 1, accepted, drafted) for accepted, drafted in ((-1, 10), (11, 10), (1, 17), (1, None))],
 )
 def test_a_proposal_that_cannot_be_executed_or_accounted_for_is_refused(
     policy, observation, shape, length, accepted, drafted
