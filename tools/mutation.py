@@ -124,7 +124,7 @@ def mutants_of(file: str, source: str) -> Iterator[tuple[Mutant, str]]:
             node = nodes.pop(0)
             nodes[:0] = getattr(node, "children", [])
             for start, _ in operator.mutation_positions(node):
-                skipped = any(first <= start < last for first, last in regions)
+                skipped = any(first <= start < last for first, last in regions) or node.parent.type == "parameters"
                 if not skipped and not re.search(CONFIG["skip"], lines[start[0] - 1]):
                     changed = mutate_code(source, operator, occurrence) or source
                     plain = re.sub(r"\bnot not ", "", " ".join(changed.split()))  # two operators write one mutant

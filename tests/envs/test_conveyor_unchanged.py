@@ -37,6 +37,7 @@ def test_a_cell_is_sampled_alike(cell, settings, expected):
 
 def test_the_numbers_that_judge_an_episode_are_those_of_the_documentation():
     assert (task.SPEEDS, task.TIME_LIMIT_NS, task.REACH_Y) == ((6.0, 15.0), 10 * 10**9, 0.5)
+    assert "(fingers open wider than 52 mm)" in task.SUCCESS_RULE
     assert (task.RESTING, task.IN_BIN_Z, task.RELEASED) == (0.05, 0.09, pytest.approx(0.052))
     assert inspect.signature(task.sample).parameters["spread"].default == 0.03
     assert physics.TICK_NS * physics.CONTROL_TICKS == 50_000_000
@@ -86,3 +87,9 @@ def test_out_of_reach_is_on_the_belt_and_past_its_end():
         assert not lost(physics.BELT_X + side * (edge + 1e-3), 0.51, top - 1e-3)
     assert not lost(physics.BELT_X, 0.51, top + 1e-3)
     assert not lost(physics.BELT_X, 0.499, physics.BELT_TOP)
+
+
+def test_time_is_up_at_ten_seconds_and_not_before():
+    world = ConveyorPhysics(("dog",), 0.1, physics.TOOL_HOME, 0.0, {"dog": (physics.BELT_X, -0.4, 0.0)})
+    start = task.sample("dog-red", 0, 0, distractor=False, speed=6.0)
+    assert [task.outcome(world, start, ns) for ns in (10**10 - 1, 10**10)] == [None, "time"]

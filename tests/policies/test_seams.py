@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from replan.policies.agent import ChunkAgent
 from replan.policies.call import call_policy, dense_chunk
 from replan.policies.flow import Schedule
-from replan.policies.model import KVContext, Ops, Stages
+from replan.policies.model import DENSE, KVContext, Ops, Stages
 from replan.policies.round import Proposal, Start
-from replan.policies.seams import Method, Methods, Seam
+from replan.policies.seams import Method, Methods, Seam, naming, needed_files
 
 ROWS = {"prefill": Seam.PREFILL_ROWS, "step": Seam.STEP_ROWS}
 FFN = {"prefill": Seam.PREFILL_FFN, "step": Seam.STEP_FFN}
@@ -526,3 +526,61 @@ def test_a_start_on_the_schedules_grid_takes_no_extra_step(policy):
         assert len(rest.computed) == 10 - step
     with pytest.raises(ValueError, match="run one way"):
         Schedule((1.0, 1.0, 0.0), (True, True))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("claims", (Seam.ROUND,)),
+        ("claims", {"round"}),
+        ("claims", [Seam.ROUND]),
+        ("routes", ["full"]),
+        ("routes", "full"),
+        ("routes", (1,)),
+        ("activity_counters", {"steps"}),
+        ("activity_counters", (None,)),
+    ],
+)
+def test_a_method_that_declares_itself_in_another_type_is_refused(name, value):
+    method = Method()
+    setattr(method, name, value)
+    with pytest.raises(ValueError, match=f"'dense' must have a .* as {name}, got"):
+        Methods([method])
+
+
+def test_a_method_needs_files_by_path(tmp_path):
+    class Needs(Method):
+        name = "needs"
+
+        def files(self, policy):
+            return self.paths
+
+    method, there = Needs(), tmp_path / "draft"
+    assert needed_files(Method(), tmp_path) == []
+    method.paths = iter([there])
+    assert needed_files(method, tmp_path) == [there]
+    for wrong in (tmp_path, "draft", None):
+        method.paths = [there, wrong]
+        with pytest.raises(ValueError, match="'needs' must name files that it needs, got"):
+            needed_files(method, tmp_path)
+    method.paths = None
+    with pytest.raises(ValueError, match="files of the method 'needs' cannot be named: its code raises TypeError"):
+        needed_files(method, tmp_path)
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), SystemExit(3), RuntimeError("x")])
+def test_what_the_code_of_a_method_raises_is_named(error):
+    with pytest.raises(ValueError, match=f"it fails: its code raises {type(error).__name__}"), naming("it fails"):
+        raise error
+    for passed in (ValueError("a sentence"), KeyboardInterrupt()):
+        with pytest.raises(type(passed)) as told, naming("it fails"):
+            raise passed
+        assert told.value is passed
+
+
+def test_methods_without_ops_leave_the_walk_to_the_dense_ones(policy):
+    """So that a backend can tell a prefill that nothing hooks into."""
+    agent = agent_of(policy, Pull(0.1), Given([]))
+    assert agent.methods.prefill_ops is agent.methods.step_ops is DENSE
+    assert agent_of(policy, Watching()).methods.step_ops is not DENSE
+    assert Method.ordered is False
