@@ -151,12 +151,13 @@ def test_views_of_another_size_are_scaled_whole_and_centred_on_black(policy, obs
     assert (policy.processor.inputs(observation).images[0, 0] == pixels(torch.from_numpy(view)[None, None])[0, 0]).all()
 
 
-def test_scaling_averages_what_falls_into_a_pixel(observation):
+@pytest.mark.parametrize(("period", "mean"), [(2, 100), (4, 50)])
+def test_scaling_averages_what_falls_into_a_pixel(observation, period, mean):
     stripes = np.zeros((256, 256, 3), np.uint8)
-    stripes[:, ::2] = 200  # finer than the small view can show
+    stripes[:, ::period] = 200  # finer than the small view can show
     observation["third"] = stripes
     inner = views(observation, ("third",), 64)[0][:, 2:-2]
-    assert (np.abs(inner.astype(int) - 100) <= 1).all()
+    assert (np.abs(inner.astype(int) - mean) <= 1).all()
 
 
 def test_a_policy_that_saw_mirrored_views_gets_them_mirrored_once(policy, observation):
