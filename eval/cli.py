@@ -31,6 +31,7 @@ from .commands.collect import collect
 from .commands.compare import compare
 from .commands.envs import envs
 from .commands.evaluate import evaluate_command
+from .commands.policy import policy
 from .commands.setup import doctor, setup
 from .commands.training import train, train_draft
 from .commands.verify import verify
@@ -50,7 +51,7 @@ def replan() -> None:
     """Make the replanning rounds of vision-language-action policies fast, and measure what that costs."""
 
 
-for command in (evaluate_command, board, compare, verify, envs, setup, doctor, collect, train, train_draft):
+for command in (evaluate_command, board, compare, verify, policy, envs, setup, doctor, collect, train, train_draft):
     replan.add_command(command)
 
 

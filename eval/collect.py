@@ -21,8 +21,8 @@ from tqdm import tqdm
 
 from ..envs.demonstrations import TRAINING_SEED, Behaviour, Episode, cameras_restored
 from ..policies.call import call_policy
-from ..policies.checkpoint import file_hash
-from ..policies.policy import load_policy
+from ..policies.checkpoint import files_hash
+from ..policies.policy import load_policy, open_policy
 from ..policies.processing import views
 from ..policies.seams import Methods
 from ..policies.training.recording import ORIGIN, Conventions, Frames
@@ -49,7 +49,7 @@ class Request:
         seed: Separates recordings; the same seed gives the same frames.
         horizon: Number of actions of a label.
         settings: Arguments of the environment.
-        policy: Checkpoint of the policy that acts (DAgger); None lets the disturbed expert act.
+        policy: Name or path of the policy that acts (DAgger); None lets the disturbed expert act.
     """
 
     env_id: str
@@ -62,7 +62,7 @@ class Request:
     seed: int
     horizon: int
     settings: dict[str, Any] = field(default_factory=dict)
-    policy: Path | None = None
+    policy: str | Path | None = None
 
 
 def collect(request: Request) -> float:
@@ -108,9 +108,9 @@ def collect(request: Request) -> float:
     return successes / request.episodes
 
 
-def _behaviour(path: Path, seed: int) -> Behaviour:
+def _behaviour(name: str | Path, seed: int) -> Behaviour:
     """Returns a dense policy with its own stream of noise."""
-    policy, generator = load_policy(path), torch.Generator().manual_seed(seed)
+    policy, generator = load_policy(name), torch.Generator().manual_seed(seed)
 
     def act(observation: dict[str, Any]) -> np.ndarray:
         noise = torch.randn((1, *policy.model.noise_shape), generator=generator)
@@ -153,5 +153,5 @@ def _origin(request: Request) -> dict[str, Any]:
     """Returns everything that decides the frames of a recording, as JSON values."""
     plain = asdict(request)
     plain.update(out=None, conventions=asdict(request.conventions))
-    plain["policy"] = file_hash(request.policy) if request.policy else None
+    plain["policy"] = files_hash(open_policy(request.policy).files) if request.policy else None
     return json.loads(json.dumps(plain))

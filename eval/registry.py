@@ -234,25 +234,22 @@ class Registry:
         return gymnasium.make(suite.env_id, disable_env_checker=True, **settings)
 
     def policy(self, name: str) -> PolicyInfo:
-        """Describes a policy, by the name of a bundled one or the path of a checkpoint or of a folder with one.
+        """Describes a policy, by name or path (see :func:`replan.policies.policy.open_policy`).
 
         Raises:
             ValueError: There is no such policy.
         """
-        from ..policies.checkpoint import read_header
-        from ..policies.families import family
-        from ..policies.policy import policy_path, read_processor
+        from ..policies.policy import open_policy
 
-        path = policy_path(name)
-        header = read_header(path)
-        suites = header.card.get("suites")
-        kind = family(header.kind)
+        stored = open_policy(name)
+        suites = stored.card.get("suites")
+        kinds = type(stored.config), stored.family.model, type(stored.processor)
         return PolicyInfo(
-            files=Files({name: path}),
-            marks=tuple(map(Mark.parse, header.card.get("marks", ()))),
+            files=Files({name if len(stored.files) == 1 else f"{name}: {file}": file for file in stored.files}),
+            marks=tuple(map(Mark.parse, stored.card.get("marks", ()))),
             trained_on=None if suites is None else tuple(suites),
-            code=source.digest(source.imported(*AGENT, *_modules(kind.config, kind.model, kind.processor))),
-            incompatibilities=read_processor(path, header).incompatibilities,
+            code=source.digest(source.imported(*AGENT, *_modules(*kinds))),
+            incompatibilities=stored.processor.incompatibilities,
         )
 
     def method(self, spec: str, policy: str) -> MethodInfo:
@@ -262,10 +259,10 @@ class Registry:
             ValueError: There is no such method or policy.
             BadInput: A file that the method needs for this policy is missing.
         """
-        from ..policies.policy import policy_path
+        from ..policies.policy import open_policy
         from ..policies.seams import Seam, needed_files
 
-        path, parts, paths = policy_path(policy), _parts(spec), {}
+        path, parts, paths = open_policy(policy).path, _parts(spec), {}
         for part in parts:
             for file in needed_files(part, path):
                 if not file.exists():
@@ -299,7 +296,7 @@ class Registry:
         """Loads a policy and gives it a method.
 
         Args:
-            policy: Name of a bundled policy, or path of a checkpoint or of a folder with one.
+            policy: Name or path, as for ``policy``.
             method: Method as the user wrote it.
             dtype: ``float32`` or ``bfloat16``.
             device: ``cpu`` or ``cuda``.

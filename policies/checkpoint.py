@@ -6,7 +6,7 @@ import hashlib
 import json
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -20,7 +20,7 @@ from ..files import write_file
 from .weights import CheckpointError, check_fit, open_safetensors, read_tensor
 
 FORMAT = 1
-PUBLISHED = "it is a published pi0, which replan eval cannot run yet; docs/pi0.md says how to load one in Python"
+PUBLISHED = "it is a published pi0: name the folder that has its other files too"
 _T = TypeVar("_T")
 
 
@@ -202,3 +202,9 @@ def file_hash(path: Path) -> str:
         while piece := file.read(1 << 20):
             digest.update(piece)
     return digest.hexdigest()
+
+
+def files_hash(files: Sequence[Path]) -> str:
+    """Returns the SHA-256 of a file, or one of several files' in any order."""
+    digests = sorted(map(file_hash, files))
+    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,18 @@ from . import checkpoint
 from .families import family, shipped_policies
 from .model import FlowModel
 from .processing import Processor
+from .published.folder import open_folder
+from .published.reader import INDEX, WEIGHTS
+from .stored import Stored
 from .weights import JAX, CheckpointError, is_jax
 
 _HUB = re.compile(r"[\w.-]+/[\w.-]+")
 
 IN_FOLDER = "policy.safetensors"
 """The checkpoint in a folder that is a policy; ``replan train`` writes it under this name."""
+
+OPTIONS = ("convention", "tokenizer")
+"""What may follow a published folder, since its files do not say it."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,8 @@ class Policy:
 
     Attributes:
         name: Name in results.
-        path: The checkpoint's file; what methods need, such as a draft, lies next to it.
+        path: File of the weights, or the first of them; what methods need, such as a draft, lies next to it.
+        files: All files that it is made of.
         model: The network, in evaluation mode.
         processor: Observation and action conventions.
         card: How it was made; ``card["marks"]`` goes on every row.
@@ -35,46 +43,81 @@ class Policy:
 
     name: str
     path: Path
+    files: tuple[Path, ...]
     model: FlowModel
     processor: Processor
     card: dict[str, Any]
 
 
-def policy_path(name: str | Path) -> Path:
-    """Returns the checkpoint file of a policy.
+def open_policy(name: str | Path) -> Stored:
+    """Recognises a policy without loading its weights.
 
     Args:
-        name: A policy that comes with this package or with a family of another one, a file, or a folder that contains
-            ``policy.safetensors``.
+        name: A policy that comes with this package or with a family of another one; a file; a folder that contains
+            ``policy.safetensors``; or a published folder, with what it does not say behind it:
+            ``DIR:convention=libero:tokenizer=FILE``.
 
     Raises:
-        CheckpointError: It is none of these.
+        CheckpointError: It is none of these, or it is damaged or incomplete.
     """
     shipped = shipped_policies()
     if str(name) in shipped:
-        return shipped[str(name)]
-    path = Path(name)
+        return _own(shipped[str(name)])
+    place, options = _options(str(name))
+    path = Path(place)
     try:
         is_file, is_folder = path.is_file(), path.is_dir()
     except OSError as error:  # a name that is too long for a path, for example
-        raise CheckpointError(f"{str(name)[:80]!r} cannot be a policy: {error.strerror}") from error
-    if is_file:
-        return path
-    if not is_folder:
-        hub = "; nothing is downloaded: fetch a Hub id and name the file" if _HUB.fullmatch(str(name)) else ""
+        raise CheckpointError(f"{place[:80]!r} cannot be a policy: {error.strerror}") from error
+    if not is_file and not is_folder:
+        hub = "; nothing is downloaded: fetch a Hub id and name the folder" if _HUB.fullmatch(place) else ""
         raise CheckpointError(
-            f"unknown policy {str(name)!r}: no such file or folder{hub}, and known by name are "
-            f"{', '.join(sorted(shipped))}"
+            f"unknown policy {place!r}: no such file or folder{hub}, and known by name are {', '.join(sorted(shipped))}"
         )
-    if (path / IN_FOLDER).is_file():
-        return path / IN_FOLDER
-    if any((path / file).exists() for file in ("model.safetensors", "model.safetensors.index.json")):
-        reason = checkpoint.PUBLISHED
-    elif is_jax(path):
-        reason = JAX
-    else:
-        reason = f"it contains no {IN_FOLDER}"
+    own = path if is_file else path / IN_FOLDER
+    if own.is_file():
+        if options:
+            raise CheckpointError(f"{own} says everything about itself; leave {', '.join(options)} out")
+        return _own(own)
+    if any((path / file).exists() for file in (WEIGHTS, INDEX)):
+        return open_folder(path, **options)
+    reason = JAX if is_jax(path) else f"it contains neither {IN_FOLDER} nor {WEIGHTS}"
     raise CheckpointError(f"the folder {path} is not a policy: {reason}")
+
+
+def _options(name: str) -> tuple[str, dict[str, str]]:
+    """Returns a name without the options behind it, and these."""
+    if Path(name).exists():
+        return name, {}
+    place, *options = name.split(":")
+    pairs = [option.partition("=") for option in options]
+    for key, equals, value in pairs:
+        if key not in OPTIONS or not equals or not value:
+            raise CheckpointError(
+                f"{place!r} is followed by {key + equals + value!r}; a policy takes {' and '.join(OPTIONS)}, as in "
+                "DIR:convention=libero:tokenizer=FILE"
+            )
+    return place, {key: value for key, _, value in pairs}
+
+
+def _own(path: Path) -> Stored:
+    """Recognises a checkpoint in our own format."""
+    header = checkpoint.read_header(path)
+    with checkpoint.about(path):
+        kind = family(header.kind)
+        config = checkpoint.from_plain(kind.config, header.config)
+        processor = checkpoint.from_plain(kind.processor, header.processor)
+        processor.check(config)
+    return Stored(
+        path=path,
+        files=(path,),
+        layout="replan",
+        family=kind,
+        config=config,
+        processor=processor,
+        card=header.card,
+        fill=partial(checkpoint.load_weights, path),
+    )
 
 
 def bundled_policies() -> list[str]:
@@ -82,41 +125,25 @@ def bundled_policies() -> list[str]:
     return sorted(shipped_policies())
 
 
-def read_processor(path: Path, header: checkpoint.Header) -> Processor:
-    """Returns the conventions of a checkpoint from its header, without reading its weights.
-
-    Raises:
-        CheckpointError: The file is not a policy's checkpoint, or the conventions contradict each other.
-    """
-    with checkpoint.about(path):
-        return checkpoint.from_plain(family(header.kind).processor, header.processor)
-
-
 def load_policy(name: str | Path, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu") -> Policy:
     """Loads a policy by name or path.
 
     Args:
-        name: See :func:`policy_path`.
+        name: See :func:`open_policy`.
         dtype: Precision of the weights.
         device: Where the weights go.
 
     Raises:
         CheckpointError: The file is missing, foreign, damaged, or does not fit its own configuration.
     """
-    path = policy_path(name)
-    header = checkpoint.read_header(path)
-    with checkpoint.about(path):
-        kind = family(header.kind)
-        config = checkpoint.from_plain(kind.config, header.config)
-        processor = checkpoint.from_plain(kind.processor, header.processor)
-        processor.check(config)
-        with torch.device("meta"):  # no memory is taken before the file has been found to fit
-            model = kind.model(config)
-    checkpoint.load_weights(path, model, dtype)
+    stored = open_policy(name)
+    with checkpoint.about(stored.path), torch.device("meta"):  # no memory is taken before the file is found to fit
+        model = stored.family.model(stored.config)
+    stored.fill(model, dtype)
     model.requires_grad_(False).eval().to(device)
-    return Policy(policy_name(path), path, model, processor, header.card)
+    return Policy(policy_name(stored.path), stored.path, stored.files, model, stored.processor, stored.card)
 
 
 def policy_name(path: Path) -> str:
-    """Returns the name of a policy in results: its file's, or its folder's where the file has the name of all."""
-    return path.parent.name if path.name == IN_FOLDER else path.stem
+    """Returns the name of a policy: its file's, or its folder's where the file has the name of all."""
+    return path.parent.name if path.name in (IN_FOLDER, WEIGHTS) else path.stem

@@ -17,7 +17,7 @@ from .model import Inputs
 if TYPE_CHECKING:
     import gymnasium
 
-_MOST = {"cameras": 8, "words": 100_000, "max_tokens": 1024, "replan": 1024}
+_MOST = {"cameras": 8, "words": 1 << 20, "max_tokens": 1024, "replan": 1024}
 """Largest values in a checkpoint, well beyond any published policy."""
 
 
@@ -73,7 +73,7 @@ class Standardised:
         if self.relative and len(self.state_mean) < channels:
             raise ValueError(f"relative actions need {channels} state channels, got {len(self.state_mean)}")
         sizes = {"image_size": self.image_size, "max_tokens": self.max_tokens, "replan": self.replan}
-        check_sizes({**sizes, "cameras": len(self.cameras), "words": len(self.words)}, _MOST)
+        check_sizes({**sizes, "cameras": len(self.cameras), "words": self.vocabulary}, _MOST)
         if len(set(self.cameras)) < len(self.cameras):
             raise ValueError(f"cameras must differ, got {self.cameras}")
 
@@ -81,6 +81,11 @@ class Standardised:
     def continuous(self) -> list[int]:
         """Indices of the continuous action channels."""
         return [channel for channel in range(len(self.action_mean)) if channel not in self.gripper]
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens that a prompt may contain."""
+        return len(self.words)
 
     def check(self, config: Any) -> None:
         """Raises ValueError unless a model of these dimensions fits the conventions."""
@@ -91,9 +96,9 @@ class Standardised:
                 f"state, action and image sizes are {tuple(widths.values())}, the model has "
                 f"{(*padded.values(), config.image_size)}"
             )
-        if len(self.words) > config.vocab or self.replan > config.horizon:
+        if self.vocabulary > config.vocab or self.replan > config.horizon:
             raise ValueError(
-                f"{len(self.words)} words and a replan window of {self.replan} do not fit a model with a vocabulary of "
+                f"{self.vocabulary} words and a replan window of {self.replan} do not fit a model with a vocabulary of "
                 f"{config.vocab} and a horizon of {config.horizon}"
             )
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...policies import checkpoint
@@ -53,8 +55,12 @@ class DraftConfig:
 
     @staticmethod
     def of(config: Any) -> DraftConfig:
-        """Returns the dimensions of a draft for a policy with a PaliGemma prefix, from its model's configuration."""
-        return DraftConfig(**{field.name: getattr(config, field.name) for field in fields(DraftConfig)})
+        """Returns the dimensions of a draft for a policy with a PaliGemma prefix, from its model's configuration.
+
+        A pi0.5, which has no input for a state, has states padded to the width of its actions.
+        """
+        own = {"state_dim": config.action_dim, **vars(config)}
+        return DraftConfig(**{field.name: own[field.name] for field in fields(DraftConfig)})
 
 
 class Draft(nn.Module):
@@ -95,8 +101,9 @@ class Draft(nn.Module):
 
         Args:
             prefix: Embeddings before the first VLM layer.
-            state: [B, state_dim], normalised.
+            state: [B, up to state_dim], normalised; padded with zeros.
         """
+        state = F.pad(state, (0, self.config.state_dim - state.shape[-1]))
         batch, length, _ = prefix.embeddings.shape
         seen = torch.cat([prefix.embeddings, self.state_in(state)[:, None]], 1)
         queries = self.queries.to(seen.dtype).expand(batch, -1, -1)
@@ -121,18 +128,18 @@ def draft_path(policy: Path) -> Path:
     return policy.with_name(f"{policy.stem}.flash-draft.safetensors")
 
 
-def save_draft(path: Path, draft: Draft, card: dict[str, object], policy: Path) -> None:
-    """Writes a draft, tied to the policy's file by its hash."""
-    card = {**card, "policy_sha256": checkpoint.file_hash(policy)}
+def save_draft(path: Path, draft: Draft, card: dict[str, object], policy: Sequence[Path]) -> None:
+    """Writes a draft, tied to the policy's files by their hash."""
+    card = {**card, "policy_sha256": checkpoint.files_hash(policy)}
     checkpoint.save(path, checkpoint.Header(KIND, asdict(draft.config), {}, card), draft)
 
 
-def load_draft(path: Path, policy: Path, dtype: torch.dtype = torch.float32) -> Draft:
+def load_draft(path: Path, policy: Sequence[Path], dtype: torch.dtype = torch.float32) -> Draft:
     """Loads the draft that was trained for exactly this policy.
 
     Args:
         path: The draft's file.
-        policy: The policy's file.
+        policy: The policy's files.
         dtype: Precision of the weights.
 
     Raises:
@@ -141,9 +148,9 @@ def load_draft(path: Path, policy: Path, dtype: torch.dtype = torch.float32) -> 
     header = checkpoint.read_header(path)
     if header.kind != KIND:
         raise checkpoint.CheckpointError(f"{path} holds a {header.kind!r}, not a FLASH draft")
-    if header.card.get("policy_sha256") != checkpoint.file_hash(policy):
+    if header.card.get("policy_sha256") != checkpoint.files_hash(policy):
         raise checkpoint.CheckpointError(
-            f"the draft {path} was trained for other weights than {policy}; train it again with replan train-draft"
+            f"the draft {path} was trained for other weights than {policy[0]}; train it again with replan train-draft"
         )
     with checkpoint.about(path), torch.device("meta"):
         draft = Draft(checkpoint.from_plain(DraftConfig, header.config))

@@ -99,7 +99,7 @@ class Flash(Method):
         """
         self._policy = policy
         model, path = policy.model, draft_path(policy.path)
-        draft = load_draft(path, policy.path, model.dtype)
+        draft = load_draft(path, policy.files, model.dtype)
         own = asdict(draft.config)
         if misfits := {name: value for name, value in own.items() if getattr(model.config, name, value) != value}:
             wanted = {name: getattr(model.config, name) for name in misfits}

@@ -27,7 +27,7 @@ LAST_RATE = 1e-5  # where the cosine ends
 
 
 def train_draft(
-    policy_file: Path,
+    name: str | Path,
     folders: list[Path],
     out: Path | None = None,
     *,
@@ -40,7 +40,7 @@ def train_draft(
     """Trains a draft for a policy, keeps the best epoch, and returns its validation RMS over the replan window.
 
     Args:
-        policy_file: The frozen policy.
+        name: Name or path of the frozen policy.
         folders: Recordings whose observations are used; their labels are not.
         out: Where to write; next to the policy if None.
         epochs: Passes over the frames.
@@ -53,12 +53,12 @@ def train_draft(
         ValueError: The policy belongs to a family that has no training of drafts.
     """
     torch.set_num_threads(1)
-    policy = load_policy(policy_file)
+    policy = load_policy(name)
     model: Any = policy.model  # of PaliGemma's kind, which the types of all families do not say
     processor: Any = policy.processor
     rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
     if not hasattr(model, "vlm"):
-        raise ValueError(f"a draft starts from a PaliGemma layer, and the model of {policy_file} has none")
+        raise ValueError(f"a draft starts from a PaliGemma layer, and the model of {policy.name!r} has none")
     train = _Targets(model, Dataset(folders, processor, held_out=False), frames, rng, generator)
     check = _Targets(model, Dataset(folders, processor, held_out=True), max(frames // 20, batch), rng, generator)
     draft = Draft(DraftConfig.of(model.config))
@@ -84,7 +84,7 @@ def train_draft(
             best, best_state = error, copy.deepcopy(draft.state_dict())
     draft.load_state_dict(best_state)
     card = {"validation_rms": best, "frames": len(train), "epochs": epochs, "rate": rate, "batch": batch, "seed": seed}
-    save_draft(out or draft_path(policy_file), draft, card, policy_file)
+    save_draft(out or draft_path(policy.path), draft, card, policy.files)
     return best
 
 

@@ -34,7 +34,6 @@ def collect(
     """Record episodes that the suite's expert labels, for training."""
     from ...envs import SUITES
     from ...policies.pi0 import TINY
-    from ...policies.policy import policy_path
     from ...policies.training.recording import Conventions
     from ..collect import Request, collect_all
 
@@ -68,7 +67,7 @@ def collect(
             seed=seed,
             horizon=TINY.horizon,
             settings=dict(demonstrations.settings),
-            policy=policy_path(policy) if policy else None,
+            policy=policy,
         )
         for task in requested
     ]

@@ -10,6 +10,7 @@ import click
 
 from ..spec import CLOCKS, DEVICES, DTYPES, BadInput, make_spec, read_toml, table_of_settings
 from . import CommandFailed, error_lines, json_option, show
+from .policy import published_options, with_options
 
 MANY = 10_000  # episodes that take a moment to be listed, and hours to be played
 
@@ -18,7 +19,10 @@ MANY = 10_000  # episodes that take a moment to be listed, and hours to be playe
 @click.option("--spec", "file", metavar="FILE.toml", help="Read the options below from a file; flags win over it.")
 @click.option("--suite", metavar="NAME,...", help="Suites; `replan envs` lists them.  [conveyor]")
 @click.option("--task", metavar="NAME,...", help="Tasks to keep.  [all]")
-@click.option("--policy", metavar="NAME|PATH", help="Bundled policy or checkpoint.  [the suite's own]")
+@click.option(
+    "--policy", metavar="NAME|PATH", help="Bundled policy, checkpoint, or published folder.  [the suite's own]"
+)
+@published_options
 @click.option("--method", metavar="METHOD,...", help="Methods, such as dense,flash:delta=0.1,flash+dp_cache.  [dense]")
 @click.option("--episodes", type=int, help="Episodes per suite, combination of settings and method.  [50]")
 @click.option("--seed", type=int, help="Seed of the cells.  [0]")
@@ -48,7 +52,10 @@ def evaluate_command(arguments: list[str], file: str | None, settings: tuple[str
 
     registry = Registry()
     plain = read_toml(file) if file else {}
+    said = flags.pop("convention"), flags.pop("tokenizer")
     plain |= {name: value for name, value in flags.items() if value is not None}
+    if said != (None, None):
+        plain["policy"] = with_options(flags["policy"], *said)
     if settings:
         plain["set"] = {**table_of_settings(plain.get("set", {})), **_pairs(settings)}
     spec = make_spec(plain, registry.suites())

@@ -50,12 +50,12 @@ def train(
     out: str,
 ) -> dict[str, Any]:
     """Train a tiny pi0 on recordings by flow matching. A folder named twice counts twice."""
-    from ...policies.policy import IN_FOLDER, policy_path
+    from ...policies.policy import IN_FOLDER, open_policy
     from ...policies.training import train as training
 
     recipe = training.Recipe(steps, batch, rate, warmup, seed=seed, model=model, shift=shift)
     data = [_recording(folder) for folder in folders]
-    training.train(data, Path(out), recipe, policy_path(start) if start else None, workers)
+    training.train(data, Path(out), recipe, open_policy(start).path if start else None, workers)
     return {"policy": str(Path(out) / IN_FOLDER)}
 
 
@@ -78,11 +78,11 @@ def train_draft(folders: tuple[str, ...], policy: str, epochs: int, frames: int,
     """Train FLASH's draft for a policy on recorded observations. It is written next to the policy."""
     from ...accel.flash.draft import draft_path
     from ...accel.flash.training import train_draft as run
-    from ...policies.policy import policy_path
+    from ...policies.policy import open_policy
 
-    path = policy_path(policy)
-    error = run(path, [_recording(folder) for folder in folders], epochs=epochs, frames=frames, seed=seed)
-    return {"draft": str(draft_path(path)), "validation_rms": error}
+    path = draft_path(open_policy(policy).path)
+    error = run(policy, [_recording(folder) for folder in folders], epochs=epochs, frames=frames, seed=seed)
+    return {"draft": str(path), "validation_rms": error}
 
 
 def _recording(folder: str) -> Path:

@@ -6,7 +6,11 @@ not part of such a file.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +18,7 @@ from torch import Tensor
 from ..pi0 import PI0, Pi0, Pi0Config
 from ..pi05 import PI05, Pi05, Pi05Config
 from ..weights import CheckpointError
-from .reader import open_source
+from .reader import Source, open_source
 
 _VLM = "paligemma_with_expert.paligemma.model.language_model"
 _EXPERT = "paligemma_with_expert.gemma_expert.model"
@@ -98,7 +102,7 @@ def load_published(path: str | Path, config: Pi0Config = PI0, dtype: torch.dtype
     """
     with torch.device("meta"):
         model = Pi0(config)
-    _load(Path(path), model, dtype)
+    fill(Path(path), model, dtype)
     return model
 
 
@@ -115,12 +119,49 @@ def load_published_pi05(path: str | Path, config: Pi05Config = PI05, dtype: torc
     """
     with torch.device("meta"):
         model = Pi05(config)
-    _load(Path(path), model, dtype)
+    fill(Path(path), model, dtype)
     return model
 
 
-def _load(path: Path, model: Pi0 | Pi05, dtype: torch.dtype) -> None:
+def fill(path: Path, model: Pi0 | Pi05, dtype: torch.dtype) -> None:
+    """Loads published weights into a model, which may be on the meta device, and puts it into evaluation mode.
+
+    Raises:
+        CheckpointError: As ``load_published`` does.
+    """
     layout = published_layout(model)
+    with open_published(path) as opened:
+        if opened.family == "pi0.5" and isinstance(model, Pi0):
+            raise CheckpointError(f"{path} is a pi0.5 (its norms depend on the flow time); load it with that family")
+        if isinstance(model, Pi05) and opened.family == "pi0":
+            raise CheckpointError(
+                f"{path} is a pi0 (its norms do not depend on the flow time); load it with that family"
+            )
+        opened.source.fill(model, layout, dtype)
+    model.requires_grad_(False).eval()
+
+
+class Opened(NamedTuple):
+    """Weights under openpi's names, without those that no action depends on.
+
+    Attributes:
+        source: The tensors.
+        code: Whose names the file has: ``openpi`` or ``lerobot``.
+        family: ``pi0`` or ``pi0.5``.
+    """
+
+    source: Source
+    code: str
+    family: str
+
+
+@contextmanager
+def open_published(path: Path) -> Iterator[Opened]:
+    """Opens published weights, and tells by the keys what they are.
+
+    Raises:
+        CheckpointError: Nothing is there, it is not safetensors, or it is of an older layout.
+    """
     with open_source(path) as source:
         prefixed = sum(name.startswith("model.") for name in source.names)
         lerobot = "model." if 2 * prefixed > len(source.names) else ""  # a few other names do not hide whose file it is
@@ -136,17 +177,61 @@ def _load(path: Path, model: Pi0 | Pi05, dtype: torch.dtype) -> None:
                 "of the model: save it again without them"
             )
         adaptive = any("norm.dense." in name or name.startswith("time_mlp_") for name in names)
-        if adaptive and isinstance(model, Pi0):
-            raise CheckpointError(f"{path} is a pi0.5 (its norms depend on the flow time); load it with that family")
-        if isinstance(model, Pi05) and not adaptive:
-            raise CheckpointError(
-                f"{path} is a pi0 (its norms do not depend on the flow time); load it with that family"
-            )
         if EMBEDDING not in names and TIED in names:
             names[EMBEDDING] = names[TIED]
         used = {name: key for name, key in names.items() if name not in UNUSED}
-        source.renamed(used).fill(model, layout, dtype)
-    model.requires_grad_(False).eval()
+        code, family = "lerobot" if lerobot else "openpi", "pi0.5" if adaptive else "pi0"
+        yield Opened(source.renamed(used), code, family)
+
+
+def dimensions(source: Source, family: str, horizon: int, steps: int) -> Pi0Config | Pi05Config:
+    """Returns the dimensions that shapes tell, with the two that they do not.
+
+    The vision tower's number of heads is taken to be the published one.
+
+    Args:
+        source: From ``open_published``.
+        family: From there.
+        horizon: Actions in a chunk.
+        steps: Denoising steps.
+
+    Raises:
+        CheckpointError: A tensor is missing that tells a dimension, or they do not fit each other.
+    """
+    patch = source.shape(f"{_VISION}.embeddings.patch_embedding.weight")
+    positions, *_ = source.shape(f"{_VISION}.embeddings.position_embedding.weight")
+    head_dim, width = source.shape(f"{_VLM}.layers.0.self_attn.k_proj.weight")
+    queries, _ = source.shape(f"{_VLM}.layers.0.self_attn.q_proj.weight")
+    expert_width, action_dim = source.shape("action_in_proj.weight")
+    values: dict[str, Any] = dict(
+        image_size=math.isqrt(positions) * patch[-1],
+        stem=((patch[0], patch[-1], patch[-1]),),
+        vision_width=patch[0],
+        vision_depth=_depth(source, f"{_VISION}.encoder.layers."),
+        vision_mlp=source.shape(f"{_VISION}.encoder.layers.0.mlp.fc1.weight")[0],
+        width=width,
+        mlp=source.shape(f"{_VLM}.layers.0.mlp.gate_proj.weight")[0],
+        depth=max(_depth(source, f"{_VLM}.layers."), _depth(source, f"{_EXPERT}.layers.")),
+        heads=queries // head_dim,
+        head_dim=head_dim,
+        expert_width=expert_width,
+        expert_mlp=source.shape(f"{_EXPERT}.layers.0.mlp.gate_proj.weight")[0],
+        vocab=source.shape(EMBEDDING)[0],
+        action_dim=action_dim,
+        horizon=horizon,
+        steps=steps,
+    )
+    try:
+        if family == "pi0.5":
+            return Pi05Config(**values)
+        return Pi0Config(**values, state_dim=source.shape("state_proj.weight")[1])
+    except ValueError as error:
+        raise CheckpointError(f"the shapes of {source.path} are not those of a {family}: {error}") from error
+
+
+def _depth(source: Source, prefix: str) -> int:
+    numbers = [name.removeprefix(prefix).partition(".")[0] for name in source.names if name.startswith(prefix)]
+    return 1 + max((int(number) for number in numbers if number.isdecimal()), default=0)
 
 
 def published_layout(model: Pi0 | Pi05) -> dict[str, dict[str, Tensor]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,15 +26,18 @@ class Dataset:
     """Frames of several folders as one sequence; the images stay mapped uint8."""
 
     def __init__(
-        self, folders: list[Path], processor: Pi0Processor | None, held_out: bool, known: tuple[str, ...] = ("<pad>",)
+        self, folders: list[Path], processor: Any, held_out: bool, known: tuple[str, ...] = ("<pad>",)
     ) -> None:
         """Keeps the training or the held-out (every 50th, from the first) episodes of each folder.
 
         Args:
             folders: Recordings.
-            processor: Conventions of the policy; None measures them here.
+            processor: Conventions of the policy (``Standardised``); None measures those of a pi0 here.
             held_out: Which of the two to keep.
             known: Vocabulary to begin with, where conventions are measured.
+
+        Raises:
+            ValueError: The policy sees other images than were recorded.
         """
         parts = [Frames.load(folder) for folder in folders]
         ranks = [np.unique(part.episode, return_inverse=True)[1] for part in parts]
@@ -45,11 +49,19 @@ class Dataset:
         self.actions = torch.from_numpy(actions.astype(np.float32))
         text = np.concatenate([part.instruction[k] for part, k in zip(parts, keep, strict=True)])
         self.suites = sorted({part.conventions.suite for part in parts})
-        self.processor = processor or self._statistics(parts[0].conventions, folders, known)
-        tokens = {each: self.processor.tokenize(each) for each in map(str, np.unique(text))}
-        self.tokens = torch.tensor([tokens[str(instruction)] for instruction in text])
+        self.processor: Any = processor or self._statistics(parts[0].conventions, folders, known)
+        for part in parts:
+            seen, wanted = part.conventions, self.processor
+            if (seen.cameras, seen.image_size, False) != (wanted.cameras, wanted.image_size, wanted.mirror):
+                raise ValueError(
+                    f"the recordings have {', '.join(seen.cameras)} at {seen.image_size} pixels, and the policy sees "
+                    f"{', '.join(wanted.cameras)} at {wanted.image_size}{', mirrored' if wanted.mirror else ''}"
+                )
         self.actions = self.processor.normalise_actions(self.actions, self.state[:, None])
         self.state = self.processor.normalise_state(self.state)
+        prompts = [self.processor.prompt(str(each), state) for each, state in zip(text, self.state, strict=True)]
+        tokens = {prompt: self.processor.tokenize(prompt) for prompt in sorted(set(prompts))}
+        self.tokens = torch.tensor([tokens[prompt] for prompt in prompts])
 
     def _statistics(self, conventions: Conventions, folders: list[Path], known: tuple[str, ...]) -> Pi0Processor:
         """Standardisation measured on a training set, with the vocabulary of all its recordings."""

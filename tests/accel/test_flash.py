@@ -27,7 +27,7 @@ def flash_policy(policy):
     with torch.no_grad():  # so that nothing hides behind a zero
         draft.norm.weight.normal_(0, 0.5, generator=generator)
         draft.head.bias.normal_(0, 0.1, generator=generator)
-    save_draft(draft_path(policy.path), draft, {}, policy.path)
+    save_draft(draft_path(policy.path), draft, {}, policy.files)
     return policy
 
 
@@ -68,7 +68,7 @@ def test_an_accepted_draft_skips_prefill_and_denoising_and_is_executed(flash_pol
     assert set(rounds[1].stages_ns) == {"encode", "draft", "verify"}
     with torch.inference_mode():
         call = rounds[1].call
-        draft = load_draft(draft_path(flash_policy.path), flash_policy.path)
+        draft = load_draft(draft_path(flash_policy.path), flash_policy.files)
         expected = flash_policy.processor.actions(draft(call.prefix, call.inputs.state)[0], observation["state"])
     assert np.array_equal(actions[10:20], expected[:10])
     counters = agent.counters()
@@ -99,7 +99,7 @@ def test_verification_is_algorithm_1(flash_policy, observation):
     call, model = rounds[1].call, flash_policy.model
     verdict = verify(flash_policy, call)
     with torch.inference_mode():
-        draft = load_draft(draft_path(flash_policy.path), flash_policy.path)
+        draft = load_draft(draft_path(flash_policy.path), flash_policy.files)
         chunk = draft(call.prefix, call.inputs.state)
         context = model.condition(model.prefill(call.prefix), call.inputs)
         for branch, tau in enumerate((0.90, 0.95)):
@@ -432,7 +432,7 @@ def test_flash_composes_with_a_schedule(flash_policy, observation):
 
 
 def test_the_draft_masks_padding_and_lets_queries_see_everything(flash_policy):
-    draft = load_draft(draft_path(flash_policy.path), flash_policy.path)
+    draft = load_draft(draft_path(flash_policy.path), flash_policy.files)
     generator = torch.Generator().manual_seed(0)
     embeddings, state = torch.randn(1, 20, 64, generator=generator), torch.randn(1, 11, generator=generator)
     mask = torch.ones(1, 20, dtype=torch.bool)
@@ -451,7 +451,7 @@ def test_the_draft_equals_a_whole_block_that_computes_every_row(flash_policy):
     """The reference computes all rows of [prefix | state | queries] under the blockwise mask and reads the queries."""
     from replan.policies.gemma import rope_table
 
-    draft = load_draft(draft_path(flash_policy.path), flash_policy.path)
+    draft = load_draft(draft_path(flash_policy.path), flash_policy.files)
     generator = torch.Generator().manual_seed(0)
     embeddings, state = torch.randn(1, 20, 64, generator=generator), torch.randn(1, 11, generator=generator)
     with torch.inference_mode():
@@ -501,11 +501,11 @@ def test_a_draft_of_other_weights_is_refused(flash_policy, tmp_path):
     other = tmp_path / "other.safetensors"
     other.write_bytes(flash_policy.path.read_bytes() + b" ")
     with pytest.raises(CheckpointError, match="other weights.*train-draft"):
-        load_draft(draft_path(flash_policy.path), other)
+        load_draft(draft_path(flash_policy.path), [other])
     with pytest.raises(CheckpointError, match="no checkpoint"):
-        load_draft(tmp_path / "none.safetensors", other)
+        load_draft(tmp_path / "none.safetensors", [other])
     with pytest.raises(CheckpointError, match="not a FLASH draft"):
-        load_draft(flash_policy.path, flash_policy.path)
+        load_draft(flash_policy.path, flash_policy.files)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def policy(tmp_path_factory):
     initialise(model, generator)
     draft.start_from(model.vlm[0], generator)
     checkpoint.save(path, checkpoint.Header("pi0", asdict(TINY), asdict(processor), {"marks": ["untrained"]}), model)
-    save_draft(draft_path(path), draft, {}, path)
+    save_draft(draft_path(path), draft, {}, [path])
     return str(path)
 
 

@@ -222,10 +222,8 @@ def test_a_file_that_is_no_checkpoint_is_called_what_it_is(tmp_path, content, me
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (["model.safetensors"], "is a published pi0, which replan eval cannot run yet; docs/pi0.md"),
-        (["model.safetensors.index.json"], "is a published pi0"),
         (["params/_METADATA"], "is a JAX checkpoint.*convert_jax_model_to_pytorch"),
-        ([], r"contains no policy\.safetensors"),
+        ([], r"contains neither policy\.safetensors nor model\.safetensors"),
     ],
 )
 def test_a_folder_that_is_no_policy_is_called_what_it_is(tmp_path, made, message):

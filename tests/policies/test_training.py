@@ -198,6 +198,6 @@ def test_a_draft_is_trained_for_a_policy_and_lies_beside_it(recording, trained):
     path = trained / "policy.safetensors"
     error = train_draft(path, [recording], epochs=2, frames=64, batch=32)
     worse = train_draft(path, [recording], trained / "one.safetensors", epochs=1, frames=64, batch=32, rate=1e-9)
-    draft = load_draft(draft_path(path), path)
+    draft = load_draft(draft_path(path), [path])
     assert error < worse and not draft.training
     assert read_header(draft_path(path)).card["validation_rms"] == error

@@ -1,0 +1,107 @@
+"""``replan policy``: what a policy's files say, as an evaluation reads them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from ..spec import BadInput
+from . import json_option, show
+
+MOST = 60  # characters of a value
+
+
+def published_options(command: Any) -> Any:
+    """Adds what may be said about a published folder."""
+    for option in (
+        click.option(
+            "--tokenizer", metavar="FILE", help="Tokenizer of a published folder.  [in it, $REPLAN_TOKENIZER]"
+        ),
+        click.option("--convention", metavar="NAME|FILE.toml", help="What a published folder does not say: libero."),
+    ):
+        command = option(command)
+    return command
+
+
+def with_options(policy: str | None, convention: str | None, tokenizer: str | None) -> str | None:
+    """Returns a policy with what was said about it behind its name.
+
+    Raises:
+        BadInput: Something was said about no policy, or an option contains a colon.
+    """
+    given = {key: value for key, value in (("convention", convention), ("tokenizer", tokenizer)) if value is not None}
+    if not given:
+        return policy
+    if not policy:
+        raise BadInput(f"--{next(iter(given))} is about a published folder; name it with --policy DIR")
+    for key, value in given.items():
+        if not value.strip() or ":" in value:
+            raise BadInput(f"--{key} {value!r} must be a name or a path without colons")
+    return ":".join([policy, *(f"{key}={value}" for key, value in given.items())])
+
+
+@click.group()
+def policy() -> None:
+    """Look at policies."""
+
+
+@policy.command()
+@click.argument("name", metavar="NAME|PATH")
+@published_options
+@json_option
+def inspect(name: str, convention: str | None, tokenizer: str | None) -> dict[str, Any]:
+    """Show what was recognised in a checkpoint or a published folder; no weights are loaded."""
+    from tabulate import tabulate
+
+    from ...policies.checkpoint import files_hash
+    from ...policies.policy import open_policy
+
+    stored = open_policy(with_options(name, convention, tokenizer) or name)
+    about = {
+        "layout": stored.layout,
+        "family": stored.family.kind,
+        "files": [file.name for file in stored.files],
+        "sha256": files_hash(stored.files),
+        "model": _plain(stored.config),
+        "conventions": _plain(stored.processor),
+        "prompt": _prompt(stored.processor),
+        "card": stored.card,
+    }
+    rows = [
+        (part if first else "", key, _short(value))
+        for part, values in about.items()
+        for first, (key, value) in _numbered(values.items() if isinstance(values, dict) else [("", values)])
+    ]
+    show(tabulate(rows, tablefmt="plain"))
+    return about
+
+
+def _prompt(processor: Any) -> str:
+    """Returns an example of the text that the model reads, with a state in the middle of its range."""
+    import torch
+
+    from ...policies.standardised import Standardised
+
+    if not isinstance(processor, Standardised):
+        return ""
+    return processor.prompt("put the cup on the plate", torch.zeros(len(processor.state_mean)))
+
+
+def _numbered(items: Any) -> list[tuple[bool, tuple[str, Any]]]:
+    return [(not number, item) for number, item in enumerate(items)]
+
+
+def _plain(values: Any) -> dict[str, Any]:
+    return {
+        key: value if isinstance(value, (int, float, str, bool, list, tuple)) else str(value)
+        for key, value in asdict(values).items()
+    }
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        value = ", ".join(f"{each:.4g}" if isinstance(each, float) else str(each) for each in value)
+    text = repr(value) if isinstance(value, str) and "\n" in value else str(value)
+    return text if len(text) <= MOST else f"{text[:MOST]}..."

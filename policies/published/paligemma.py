@@ -1,0 +1,173 @@
+"""Published folders of pi0 and pi0.5, of openpi or lerobot, as policies: dimensions, conventions, files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from .. import processing
+from ..families import family
+from ..pi05 import Pi05Processor
+from ..processing import ObservationError
+from ..standardised import Standardised
+from ..stored import Stored
+from ..tokens import find_tokenizer, open_tokenizer
+from ..weights import CheckpointError
+from . import lerobot, openpi
+from .convention import Convention
+from .pi0 import Opened, dimensions, fill
+from .reader import files_of
+
+STEPS = 10
+"""Denoising steps of openpi's configurations."""
+
+MAX_TOKENS = {"pi0": 48, "pi0.5": 200}
+"""Tokens of a prompt in openpi's configurations."""
+
+_TYPES = {"pi0": "pi0", "pi0.5": "pi05"}
+"""Family -> its name in lerobot's ``config.json``."""
+
+_LEROBOT_STEPS = {"pi0": ("pi0_new_line_processor",), "pi0.5": ("pi05_prepare_state_tokenizer_processor_step",)}
+
+
+@dataclass(frozen=True)
+class Tokenised(Standardised):
+    """Conventions of a policy whose text is made into tokens by a published tokenizer.
+
+    Attributes:
+        tokenizer: Its file.
+    """
+
+    tokenizer: Path = field(kw_only=True)
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens that a prompt may contain."""
+        return open_tokenizer(self.tokenizer).size
+
+    def tokenize(self, prompt: str) -> list[int]:
+        """Returns the padded tokens of a prompt.
+
+        Raises:
+            ObservationError: They are more than the policy reads, or none, or one is padding.
+        """
+        tokens = open_tokenizer(self.tokenizer).encode(prompt)
+        if not 0 < len(tokens) <= self.max_tokens or 0 in tokens:
+            raise ObservationError(
+                f"the prompt must have 1 to {self.max_tokens} tokens other than 0, got {len(tokens)} from {prompt!r}"
+            )
+        return tokens + [0] * (self.max_tokens - len(tokens))
+
+
+@dataclass(frozen=True)
+class PublishedPi0(Tokenised):
+    """Conventions of a published pi0."""
+
+    def prompt(self, instruction: str, state: Tensor) -> str:
+        """Returns the text that the model reads: the instruction, and the end of its line."""
+        return f"{processing.plain(instruction)}\n"
+
+
+@dataclass(frozen=True)
+class PublishedPi05(Tokenised, Pi05Processor):
+    """Conventions of a published pi0.5."""
+
+
+def stored(opened: Opened, folder: Path, convention: Convention | None, tokenizer: str) -> Stored:
+    """Returns a published folder as a policy.
+
+    Args:
+        opened: Its weights.
+        folder: Where they lie.
+        convention: What the folder does not say.
+        tokenizer: The tokenizer's file, or a folder with one; empty to look for it.
+
+    Raises:
+        CheckpointError: A file is missing or damaged, or the folder and the convention do not fit each other.
+    """
+    if convention is None:
+        raise CheckpointError(
+            f"{folder} is a {opened.family} of {opened.code}, which does not say how its views are called here and "
+            "what its channels are: write --convention libero, or that of a file of yours"
+        )
+    read = _of_lerobot if opened.code == "lerobot" else _of_openpi
+    facts, config, files = read(opened, folder, convention)
+    path = find_tokenizer(folder, tokenizer)
+    kind: Any = PublishedPi05 if opened.family == "pi0.5" else PublishedPi0
+    try:
+        processor = kind(
+            image_size=config.image_size,
+            words=(),
+            gripper=convention.gripper,
+            mirror=convention.mirror,
+            tokenizer=path,
+            **facts,
+        )
+        processor.check(config)
+    except CheckpointError:
+        raise
+    except ValueError as error:
+        raise CheckpointError(f"{folder}: {error}") from error
+    weights = files_of(folder)
+    return Stored(
+        path=weights[0],
+        files=(*weights, *files, path),
+        layout=f"{opened.code}, {opened.family}",
+        family=family(opened.family),
+        config=config,
+        processor=processor,
+        card={},
+        fill=partial(fill, folder),
+    )
+
+
+def _of_openpi(opened: Opened, folder: Path, convention: Convention) -> tuple[dict[str, Any], Any, list[Path]]:
+    facts = convention.openpi.get(opened.family)
+    if facts is None:
+        raise CheckpointError(
+            f"{folder} is a {opened.family} of openpi, and the convention has no [openpi.{opened.family!r}]"
+        )
+    file = openpi.statistics_file(folder, facts)
+    state, action = openpi.scales(file, opened.family, convention.state, convention.action)
+    values = dict(
+        cameras=tuple(map(convention.view, facts.views)),
+        max_tokens=MAX_TOKENS[opened.family],
+        replan=facts.replan,
+        relative=facts.relative,
+        **_format(opened, facts.format),
+        **_scaled(state, action),
+    )
+    return values, dimensions(opened.source, opened.family, facts.horizon, STEPS), [file]
+
+
+def _of_lerobot(opened: Opened, folder: Path, convention: Convention) -> tuple[dict[str, Any], Any, list[Path]]:
+    config = lerobot.read_config(folder, _TYPES[opened.family])
+    read = lerobot.read_processors(folder, convention.state, convention.action, _LEROBOT_STEPS[opened.family])
+    if read.absolute not in (None, convention.gripper):
+        raise CheckpointError(
+            f"{folder} keeps the action channels {read.absolute} absolute, where the convention's gripper has "
+            f"{convention.gripper}"
+        )
+    values = dict(
+        cameras=tuple(convention.view(read.names.get(name, name)) for name in lerobot.views(config)),
+        max_tokens=read.max_tokens,
+        replan=lerobot.whole(config, "n_action_steps"),
+        relative=read.absolute is not None,
+        **_format(opened, "state"),  # lerobot's step always writes it
+        **_scaled(read.state, read.action),
+    )
+    horizon, steps = lerobot.whole(config, "chunk_size"), lerobot.whole(config, "num_inference_steps")
+    made = dimensions(opened.source, opened.family, horizon, steps)
+    return values, made, [folder / lerobot.CONFIG, *read.files]
+
+
+def _format(opened: Opened, name: str) -> dict[str, str]:
+    return {"format": name} if opened.family == "pi0.5" else {}
+
+
+def _scaled(state: Any, action: Any) -> dict[str, Any]:
+    return dict(state_mean=state.mean, state_std=state.std, action_mean=action.mean, action_std=action.std)

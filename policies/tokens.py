@@ -1,0 +1,109 @@
+"""Tokenizers of published policies, from a local file: SentencePiece models and Hugging Face's ``tokenizer.json``.
+
+Nothing is downloaded: some of them are behind a licence that everybody has to accept for themselves.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from .weights import CheckpointError
+
+VARIABLE = "REPLAN_TOKENIZER"
+"""Environment variable with the path of a tokenizer, for who evaluates the same kind of policy again and again."""
+
+FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "paligemma_tokenizer.model")
+"""Names under which a folder has its tokenizer, the first that is there."""
+
+PACKAGES = {".json": "tokenizers", ".model": "sentencepiece"}
+
+
+class Tokenizer(Protocol):
+    """Text to tokens."""
+
+    @property
+    def size(self) -> int:
+        """Number of tokens of text, without those that its users added."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the tokens of a text, with those that begin and end one."""
+        ...
+
+
+@dataclass(frozen=True)
+class _SentencePiece:
+    model: Any
+
+    @property
+    def size(self) -> int:
+        return self.model.vocab_size()
+
+    def encode(self, text: str) -> list[int]:
+        return self.model.encode(text, add_bos=True)
+
+
+@dataclass(frozen=True)
+class _Fast:
+    model: Any
+
+    @property
+    def size(self) -> int:
+        return self.model.get_vocab_size(with_added_tokens=False)
+
+    def encode(self, text: str) -> list[int]:
+        return self.model.encode(text).ids
+
+
+def find_tokenizer(folder: Path, given: str = "") -> Path:
+    """Returns the file of the tokenizer that a policy is to be read with.
+
+    Args:
+        folder: The policy's folder.
+        given: A file, or a folder with one, that the user named; it wins over everything else. Then comes the
+            environment variable ``REPLAN_TOKENIZER``, then the policy's folder.
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    named = given or os.environ.get(VARIABLE, "")
+    place = Path(named) if named else folder
+    if place.is_file():
+        return place
+    for name in FILES:
+        if (place / name).is_file():
+            return place / name
+    raise CheckpointError(
+        f"{place} has no tokenizer ({', '.join(FILES)}): write --tokenizer FILE or set {VARIABLE}; that of PaliGemma "
+        "is the file tokenizer.model of google/paligemma-3b-pt-224, for which its licence has to be accepted"
+    )
+
+
+@cache
+def open_tokenizer(path: Path) -> Tokenizer:
+    """Opens a tokenizer's file.
+
+    Raises:
+        CheckpointError: It is of another kind or damaged, or the package that reads it is not installed.
+    """
+    package = PACKAGES.get(path.suffix)
+    if package is None:
+        raise CheckpointError(f"the tokenizer {path} must be a .model (SentencePiece) or a .json (tokenizers) file")
+    try:
+        module = importlib.import_module(package)
+    except ImportError as error:
+        raise CheckpointError(f"the tokenizer {path} needs {package}: pip install 'replan[tokenizers]'") from error
+    try:
+        if package == "sentencepiece":
+            return _SentencePiece(module.SentencePieceProcessor(model_file=str(path)))
+        model = module.Tokenizer.from_file(str(path))
+        model.no_padding()
+        model.no_truncation()
+        return _Fast(model)
+    except Exception as error:  # both packages raise bare exceptions
+        raise CheckpointError(f"the tokenizer {path} cannot be read ({error}); fetch it again") from error
