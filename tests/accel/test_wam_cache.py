@@ -19,7 +19,7 @@ VISUAL = 128
 
 @pytest.fixture(scope="module")
 def wam(policy, randomised):
-    return Policy("wam", Path("wam"), randomised(FastWAM(CONFIG)), policy.processor, {})
+    return Policy("wam", Path("wam"), (), randomised(FastWAM(CONFIG)), policy.processor, {})
 
 
 def observations(count, seed=0, moving=True):
