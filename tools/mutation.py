@@ -238,7 +238,8 @@ def examine(file: str, laboratory: Laboratory, end: float) -> None:
         return
     passed, base, output = laboratory.run(tests)
     if not passed:
-        sys.exit(f"the tests of {file} fail without a mutation:\n{output}")
+        print(f"the tests of {file} fail without a mutation:\n{output}", flush=True)
+        return
     print(f"{file}: {len(waiting)} mutants, {base:.1f} s each", flush=True)
     for mutant, changed in waiting:
         if time.monotonic() > end:
