@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .model import FlowModel
 
 GROUP = "replan.policies"
-BUILT_IN = {"pi0": "pi0", "pi0.5": "pi05", "fast_wam": "fast_wam", "groot_n1.6": "groot"}
+BUILT_IN = {"pi0": "pi0", "pi0.5": "pi05", "fast_wam": "fast_wam", "groot_n1.6": "groot", "x_vla": "xvla"}
 """Kind -> module in this folder, imported when a checkpoint asks for it."""
 
 

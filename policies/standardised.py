@@ -1,4 +1,4 @@
-"""What pi0, pi0.5 and Fast-WAM share of conventions: states and actions scaled by channel, views, and text tokens."""
+"""What the families share of conventions: states and actions scaled by channel, views, and text tokens."""
 
 from __future__ import annotations
 

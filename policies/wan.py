@@ -195,9 +195,16 @@ def rotate(x: Tensor, rope: Rope) -> Tensor:
     return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
 
 
-def time_features(time: Tensor, width: int) -> Tensor:
-    """Returns [B, width] cosines and sines of a flow time in [0, 1], which Wan counts in thousandths."""
+def time_features(time: Tensor, width: int, units: float = 1000.0, base: float = _BASE) -> Tensor:
+    """Returns [B, width] cosines and sines of a flow time in [0, 1].
+
+    Args:
+        time: [B].
+        width: Cosines and sines together.
+        units: What a time of 1 is counted as; Wan counts in thousandths.
+        base: Ratio of the highest frequency to the one that would follow the lowest.
+    """
     half = width // 2
-    frequency = _BASE ** -(torch.arange(half, device=time.device, dtype=torch.float64) / half)
-    angle = (time.float() * 1000.0).double()[:, None] * frequency
+    frequency = base ** -(torch.arange(half, device=time.device, dtype=torch.float64) / half)
+    angle = (time.float() * units).double()[:, None] * frequency
     return torch.cat([angle.cos(), angle.sin()], 1).float()

@@ -124,7 +124,7 @@ def mutants_of(file: str, source: str) -> Iterator[tuple[Mutant, str]]:
             node = nodes.pop(0)
             nodes[:0] = getattr(node, "children", [])
             for start, _ in operator.mutation_positions(node):
-                skipped = any(first <= start < last for first, last in regions)
+                skipped = any(first <= start < last for first, last in regions) or node.parent.type == "parameters"
                 if not skipped and not re.search(CONFIG["skip"], lines[start[0] - 1]):
                     changed = mutate_code(source, operator, occurrence) or source
                     plain = re.sub(r"\bnot not ", "", " ".join(changed.split()))  # two operators write one mutant
@@ -217,15 +217,17 @@ def outcomes() -> dict[str, dict[str, Any]]:
     return {record["key"]: record for record in map(json.loads, lines)}
 
 
-def tests_digest(file: str) -> str:
-    """Returns a digest of the test files of a file."""
-    paths = [ROOT / name.partition("::")[0] for name in CONFIG["files"][file]]
+def tests_digest(top: Path, file: str) -> str:
+    """Returns a digest of the test files of a file in a tree."""
+    paths = [top / name.partition("::")[0] for name in CONFIG["files"][file]]
     return _digest(*(path.read_text(encoding="utf-8") for path in paths))
 
 
 def examine(file: str, laboratory: Laboratory, end: float) -> None:
     """Tests the mutants of a file that have no result yet, until the time is up."""
-    source, tests, digest = (ROOT / file).read_text(encoding="utf-8"), CONFIG["files"][file], tests_digest(file)
+    # Of the copy, not of the working tree, which may be edited meanwhile.
+    source, tests = (laboratory.top / file).read_text(encoding="utf-8"), CONFIG["files"][file]
+    digest = tests_digest(laboratory.top, file)
     known = outcomes()
     waiting = []
     for mutant, changed in [*planted(file, source), *mutants_of(file, source)]:
@@ -236,11 +238,12 @@ def examine(file: str, laboratory: Laboratory, end: float) -> None:
         return
     passed, base, output = laboratory.run(tests)
     if not passed:
-        sys.exit(f"the tests of {file} fail without a mutation:\n{output}")
+        print(f"the tests of {file} fail without a mutation:\n{output}", flush=True)
+        return
     print(f"{file}: {len(waiting)} mutants, {base:.1f} s each", flush=True)
     for mutant, changed in waiting:
         if time.monotonic() > end:
-            return
+            break
         (laboratory.top / file).write_text(changed, encoding="utf-8")
         passed, _, _ = laboratory.run(tests, int(4 * base + 10))
         if passed:

@@ -15,7 +15,7 @@ from ...policies.policy import Policy
 from ...policies.round import Call, Proposal
 from ...policies.seams import Method, Seam
 from ...policies.weights import CheckpointError
-from .draft import Draft, check_family, draft_path, load_draft
+from .draft import check_family, draft_path, load_draft
 
 MOST_POINTS = 32
 """Verification is one batch of as many branches; the paper has 4 at most."""
@@ -86,8 +86,6 @@ class Flash(Method):
         self.always = verify == "always"
         self.delta, self.tau, self.refresh, self.gripper = delta, tau, refresh, gripper
         self.max_age, self.blind, self.reject = max_age, blind, reject
-        self.draft: Draft | None = None
-        self.begin()
 
     def files(self, policy: Path) -> list[Path]:
         """The draft."""
@@ -111,12 +109,8 @@ class Flash(Method):
         self.draft = draft.to(model.device)
 
     def begin(self) -> None:
-        """Forgets context and counters."""
+        """Forgets the context, without which nothing else that a full round leaves is read, and the counters."""
         self._context: Context | None = None
-        self._contrast: Tensor | None = None
-        self._context_step = 0
-        self._since_full = 0
-        self._owed = False
         self._count: Counter[str] = Counter()
 
     def propose(self, call: Call) -> Proposal | None:
@@ -125,7 +119,6 @@ class Flash(Method):
         if reason:
             self._count[reason] += 1
             return None
-        assert self.draft is not None and self._context is not None
         with call.stage("draft"):
             chunk = self.draft(call.prefix, call.inputs.state)
         self._count["drafted"] += 1
@@ -188,10 +181,8 @@ class Flash(Method):
             return "periodic"
         if self.max_age and call.control_step - self._context_step >= self.max_age:
             return "stale"
-        if self.blind:
-            assert self._contrast is not None
-            if bool((_contrast(call.inputs) < self.blind * self._contrast).any()):
-                return "blind"
+        if self.blind and bool((_contrast(call.inputs) < self.blind * self._contrast).any()):
+            return "blind"
         return None
 
     def _switches(self, call: Call, chunks: Tensor) -> bool:

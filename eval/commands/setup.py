@@ -93,8 +93,8 @@ def doctor(names: tuple[str, ...]) -> dict[str, Any]:
         for check in INSTALLS[name].checks if name in INSTALLS else ():
             problem = run_once(check, name if check.per_suite else "")
             if problem is not None:
-                fix = f"; run `replan setup {INSTALLS[name].name}`" if check.packages else ""
-                problems[name] = problem + fix
+                known = not check.packages or "`replan setup" in problem  # it may say so itself
+                problems[name] = problem if known else f"{problem}; run `replan setup {INSTALLS[name].name}`"
                 break
         else:
             problem = problems[name]

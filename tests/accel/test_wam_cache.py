@@ -182,3 +182,14 @@ def test_scores():
     shared = attention_mass(q, k[:, :, 0], 2)
     assert shared.tolist() == pytest.approx([0.1, 0.6], abs=1e-5)
     assert torch.allclose(attention_mass(q, k, 2), shared)
+
+
+def test_the_mass_is_that_of_scaled_attention_and_movement_is_relative_to_both_sizes():
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(1, 2, 3, 16, generator=generator), torch.randn(1, 5, 3, 16, generator=generator)
+    weights = torch.einsum("rhd,shd->hrs", q[0], k[0]).div(4).softmax(-1)  # 4 is the root of 16
+    torch.testing.assert_close(attention_mass(q, k, 2), weights.mean((0, 1))[:2])
+    now, before = torch.randn(2, 3, 7, generator=generator).unbind()
+    expected = [2 * (a - b).norm() / (a.norm() + b.norm()) for a, b in zip(now, before, strict=True)]
+    torch.testing.assert_close(movement(now, before), torch.stack(expected), rtol=1e-4, atol=1e-5)
+    assert 0 < float(movement(torch.full((1, 1), 1e-6), torch.zeros(1, 1))) < 1  # 1e-6 / (0.5e-6 + 1e-6)

@@ -63,10 +63,20 @@ class WithoutTick(World):
     tick_ns = 0
 
 
+class FinestTick(World):
+    tick_ns = 1
+
+
 @pytest.mark.parametrize("world", [WithoutHold, WithoutTick])
 def test_environment_that_cannot_run_in_real_time_is_refused_by_name(world):
     with pytest.raises(TypeError, match=world.__name__):
         RealTime(world())
+
+
+def test_a_tick_may_be_a_nanosecond():
+    env = RealTime(FinestTick())
+    env.reset()
+    assert env.think(5) == env.unwrapped.place == 5
 
 
 def test_conveyor_moves_on_by_the_latency_while_the_arm_holds():

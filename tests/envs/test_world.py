@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import toys
 from replan.envs import SUITES
-from replan.envs.world import HEADLINE, SETTLE_NS, action_array
+from replan.envs.world import HEADLINE, SETTLE_NS, action_array, digest
 
 RIGHT = np.ones(1, np.float32)
 
@@ -244,3 +244,109 @@ def test_an_unstable_simulation_is_logged_and_leaves_no_file_in_the_current_dire
     done = run(UNSTABLE, path=tmp_path)
     assert done.returncode == 0 and "unstable" in done.stderr, done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
+
+
+def test_time_passes_with_actions_and_while_the_robot_holds():
+    env = toys.Toy()
+    assert env.time_ns == 0
+    env.reset(seed=1)
+    env.step(RIGHT)
+    env.hold(3)
+    env.hold(0)
+    assert env.time_ns == 130_000_000
+    with pytest.raises(ValueError, match="ticks"):
+        env.hold(-1)
+
+
+def test_a_success_is_looked_at_again_after_a_second_in_whole_ticks():
+    class Coarse(toys.Toy):
+        tick_ns, advanced = 300_000_000, ()
+
+        def _act(self, action):
+            return "success"
+
+        def _advance(self, ticks):
+            self.advanced += (ticks,)
+
+    env = Coarse()
+    env.reset(seed=0)
+    env.step(RIGHT)
+    assert env.advanced == (4,) and SETTLE_NS == 10**9 and " 1 s later" in HEADLINE
+
+
+class Begun(toys.Toy):
+    """Notes the cells that it is asked to start, and fails for one of them."""
+
+    recorded_states = range(10, 13)
+
+    def __init__(self):
+        super().__init__()
+        self.begun = []
+
+    def _begin(self, task, init_state, seed):
+        self.begun.append((task, init_state, seed))
+        if init_state == 2:
+            raise RuntimeError("no such scene")
+        return super()._begin(task, init_state, seed)
+
+
+def test_without_a_seed_cells_continue_the_stream_of_the_last_one():
+    env = Begun()
+    for seed in (5, None, None, 2**63 - 1):
+        env.reset(seed=seed, options={"task": "left"})
+    random, _ = gymnasium.utils.seeding.np_random(5)
+    drawn = [int(random.integers(2**31)) for _ in range(2)]
+    assert env.begun == [("left", 0, seed) for seed in (5, *drawn, 2**63 - 1)]
+
+
+@pytest.mark.parametrize("init_state", [-1, 4, 9, 13, True, 1.0, "0", None])
+def test_an_initial_state_that_does_not_exist_is_refused_with_those_that_do(init_state):
+    env = Begun()
+    with pytest.raises(ValueError, match=r"index in 0..3, or for training in 10..12, got"):
+        env.reset(seed=0, options={"init_state": init_state})
+    with pytest.raises(ValueError, match=r"index in 0..3, got 4"):
+        toys.Toy().reset(seed=0, options={"init_state": 4})
+    assert env.begun == []
+
+
+def test_every_initial_state_that_exists_is_taken():
+    env = Begun()
+    states = [0, 3, np.int64(1), 10, 12]
+    for init_state in states:
+        env.reset(seed=0, options={"task": "left", "init_state": init_state})
+    assert [state for _, state, _ in env.begun] == states and type(env.begun[2][1]) is int
+    env.init_states = None
+    env.reset(seed=0, options={"init_state": 10**9})
+    with pytest.raises(ValueError, match="index from 0, or for training"):
+        env.reset(seed=0, options={"init_state": -1})
+
+
+def test_a_task_that_does_not_exist_is_refused_with_those_that_do():
+    env = Begun()
+    with pytest.raises(ValueError, match="unknown task 'up'; the tasks are left, right"):
+        env.reset(seed=0, options={"task": "up"})
+    assert env.begun == []
+
+
+def test_a_reset_that_fails_leaves_no_episode():
+    env = Begun()
+    env.reset(seed=0)
+    with pytest.raises(RuntimeError, match="no such scene"):
+        env.reset(seed=0, options={"init_state": 2})
+    with pytest.raises(gymnasium.error.ResetNeeded, match="no episode was started"):
+        env.step(RIGHT)
+
+
+def test_a_film_shows_the_episode_that_runs_and_not_the_end_of_the_last_one():
+    env = Film(render_mode="rgb_array")
+    assert Film().render() is None
+    for _ in range(2):
+        env.reset(seed=0, options={"task": "right", "init_state": 0})
+        env.x = 0.5
+        assert env.render()[0, 0, 0] == 25
+        play(env)
+
+
+def test_a_digest_is_of_all_its_parts_and_never_changes():
+    """Stored rows are compared by the digests of their manifests."""
+    assert digest("a", 1.5) == "a7b1cd622b7544bd"

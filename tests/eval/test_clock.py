@@ -43,7 +43,7 @@ def test_durations_are_exact(text, ns):
     assert parse_duration(text) == ns
 
 
-@pytest.mark.parametrize("text", ["58", "", "ms", "-1ms", "nanms", "nans", "infs", "fast", "5 8ms", "0.5ns", "58min"])
+@pytest.mark.parametrize("text", ["58", "", "ms", "-1ns", "nanms", "nans", "infs", "fast", "5 8ms", "0.5ns", "58min"])
 def test_duration_that_means_nothing_is_refused_with_its_text(text):
     with pytest.raises(BadInput, match="duration"):
         parse_duration(text)
@@ -141,6 +141,13 @@ def test_profile_without_a_route_that_a_method_may_take_is_refused_before_anythi
         "flash:delta=1",
         ("flash", "fallback"),
     )
+
+
+def test_the_routes_that_a_profile_has_are_named(tmp_path):
+    (tmp_path / "p.toml").write_text('[a]\nfull = "1ms"\nheld = "1ms"\n[none]\n')
+    for name, message in (("a", "only for full, held; give"), ("none", "only for none; give")):
+        with pytest.raises(RouteWithoutLatency, match=message):
+            check_routes(parse_latency(f"profile:{tmp_path / 'p.toml'}#{name}"), {"flash": ("flash",)})
 
 
 def test_profile_of_ones_own(tmp_path):

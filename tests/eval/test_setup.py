@@ -117,6 +117,14 @@ def checks(install, monkeypatch, tmp_path):
     return count
 
 
+def test_doctor_says_a_fix_once(replan, install):
+    for name in {each.name for each in INSTALLS.values()}:
+        install(name, checks=(FINE,))
+    install("libero", checks=(Check("import sys; sys.exit('no `x`; run `replan setup libero`')", packages=(("y",),)),))
+    _, out, _ = replan("doctor", "libero_goal")
+    assert out[0].split(maxsplit=1)[1] == "no `x`; run `replan setup libero`"
+
+
 def test_doctor_has_one_line_per_suite_with_the_fix(replan, checks):
     code, out, err = replan("doctor", "--json")
     lines = {line.split()[0]: line.split(maxsplit=1)[1] for line in out[:-1]}

@@ -118,3 +118,43 @@ def test_a_convention_that_does_not_exist_is_refused_by_value(field):
     (value,) = field.values()
     with pytest.raises(ValueError, match=str(value)):
         FlowSpec(**field)
+
+
+def test_what_is_given_keeps_its_place_when_denoising_starts_later():
+    """Of steps 0 to 3, a start before step 1 leaves 1 to 3, and their predictions move to 0 to 2."""
+    given = {step: torch.full((1,), float(step)) for step in (0, 1, 3)}
+    rest = Schedule((1.0, 0.75, 0.5, 0.25, 0.0), (False, False, True, False), given).starting_at(0.75)
+    assert rest.times == (0.75, 0.5, 0.25, 0.0) and rest.computed == (False, True, False)
+    assert {step: float(prediction) for step, prediction in rest.given.items()} == {0: 1.0, 2: 3.0}
+
+
+@pytest.mark.parametrize(
+    ("times", "given", "message"),
+    [
+        ((1.0, 0.5, 0.7, 0.0), {}, "run one way"),
+        ((1.0, 1.2, 0.5, 0.0), {}, "run one way"),
+        ((1.0, 0.5, 0.25, 0.5), {}, "run one way"),
+        ((1.0, float("nan"), 0.5, 0.0), {}, "finite"),
+        ((1.0, 0.5, 0.25, float("-inf")), {}, "finite"),
+        ((1.0, 0.5, 0.25, 0.0), {-1: torch.zeros(1)}, r"steps \[-1\]"),
+        ((1.0, 0.5, 0.25, 0.0), {3: torch.zeros(1)}, r"steps \[3\]"),
+    ],
+)
+def test_a_schedule_that_leads_nowhere_is_refused(times, given, message):
+    with pytest.raises(ValueError, match=message):
+        Schedule(times, (True,) * 3, given)
+
+
+def test_a_start_is_within_the_schedule_whichever_way_time_runs():
+    for times in ((1.0, 0.5, 0.0), (0.0, 0.5, 1.0)):
+        schedule = Schedule(times, (True, True))
+        assert schedule.starting_at(times[0]) is schedule
+        assert schedule.starting_at(0.5) == Schedule(times[1:], (True,))
+        for outside in (-0.1, 1.1, times[-1]):
+            with pytest.raises(ValueError, match="denoising cannot start"):
+                schedule.starting_at(outside)
+
+
+def test_a_shift_without_an_end_is_refused():
+    with pytest.raises(ValueError, match="got 10 and inf"):
+        FlowSpec(shift=float("inf"))

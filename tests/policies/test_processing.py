@@ -7,10 +7,20 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from replan.policies.call import call_policy
 from replan.policies.checkpoint import CheckpointError, from_plain
 from replan.policies.pi0 import Pi0Processor
-from replan.policies.processing import ObservationError, checked_state, pixels, views
+from replan.policies.processing import (
+    ObservationError,
+    bins,
+    check_statistics,
+    checked_state,
+    fit,
+    incompatibilities,
+    pixels,
+    views,
+)
 from replan.policies.seams import Methods
 
 
@@ -141,12 +151,13 @@ def test_views_of_another_size_are_scaled_whole_and_centred_on_black(policy, obs
     assert (policy.processor.inputs(observation).images[0, 0] == pixels(torch.from_numpy(view)[None, None])[0, 0]).all()
 
 
-def test_scaling_averages_what_falls_into_a_pixel(observation):
+@pytest.mark.parametrize(("period", "mean"), [(2, 100), (4, 50)])
+def test_scaling_averages_what_falls_into_a_pixel(observation, period, mean):
     stripes = np.zeros((256, 256, 3), np.uint8)
-    stripes[:, ::2] = 200  # finer than the small view can show
+    stripes[:, ::period] = 200  # finer than the small view can show
     observation["third"] = stripes
     inner = views(observation, ("third",), 64)[0][:, 2:-2]
-    assert (np.abs(inner.astype(int) - 100) <= 1).all()
+    assert (np.abs(inner.astype(int) - mean) <= 1).all()
 
 
 def test_a_policy_that_saw_mirrored_views_gets_them_mirrored_once(policy, observation):
@@ -195,3 +206,69 @@ def test_an_open_vocabulary_reads_other_words_as_one(policy):
     tokens = processor.tokenize("put the cat in the red box")
     assert tokens[2] == tokens[6] == len(processor.words) - 1
     assert tokens[:2] == policy.processor.tokenize("put the dog")[:2]
+
+
+def test_the_state_falls_into_256_equal_bins():
+    """Bin i covers [-1 + i / 128, -1 + (i + 1) / 128); what lies below has -1, what lies above the last."""
+    edges = [-1 + step / 128 for step in range(256)]
+    assert bins(torch.tensor(edges)) == list(range(256))
+    assert bins(torch.tensor(edges) + 1e-3) == list(range(256))
+    assert bins(torch.tensor([-5.0, -1.001, 0.999, 1.0, 7.0])) == [-1, -1, 255, 255, 255]
+
+
+def test_statistics_may_be_as_large_and_as_small_as_they_say():
+    check_statistics("state", [1e6, -1e6, 0.0], [1e6, 1e-6, 1.0])
+    for mean, std, message in (
+        ([1e6 + 0.5], [1.0], r"state_mean\[0\] must be from 0 to 1e\+06 in size, got 1000000.5"),
+        ([0.0, 0.0], [1.0, 0.9e-6], r"state_std\[1\] must be from 1e-06 to 1e\+06 in size, got 9e-07"),
+        ([0.0, -2e6], [1.0, 1.0], r"state_mean\[1\] .* got -2000000.0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            check_statistics("state", mean, std)
+
+
+def test_a_policy_and_a_suite_that_do_not_fit_are_told_every_reason():
+    camera, state = spaces.Box(0, 255, (8, 8, 3), np.uint8), spaces.Box(-1, 1, (4,))
+    offered = spaces.Dict({"front": camera, "state": state, "instruction": spaces.Text(5)})
+    action = spaces.Box(-1, 1, (7,))
+    assert incompatibilities(offered, action, ["front"], 4, 7) == []
+    assert incompatibilities(offered, action, ["front", "wrist", "state"], 5, 6) == [
+        "the suite has no camera 'wrist', but ['front']",
+        "the suite has no camera 'state', but ['front']",
+        "the suite's state is (4,), the policy's (5,)",
+        "the suite's action is (7,), the policy's (6,)",
+    ]
+    assert incompatibilities(spaces.Dict({"front": camera}), action, ["front"], 4, 7) == [
+        "the suite's state is None, the policy's (4,)"
+    ]
+    assert len(incompatibilities(spaces.Box(-1, 1, (4,)), action, ["front"], 4, 7)) == 2
+
+
+def test_an_image_of_another_shape_is_centred_both_ways():
+    tall, wide = np.full((64, 32, 3), 200, np.uint8), np.full((32, 64, 3), 200, np.uint8)
+    across, down = fit(tall, 32), fit(wide, 32)
+    assert (across[:, 8:24] == 200).all() and not across[:, :8].any() and not across[:, 24:].any()
+    assert np.array_equal(down, across.transpose(1, 0, 2))
+    line = fit(np.full((1, 300, 3), 200, np.uint8), 30)  # a thousandth of a row is still one row
+    assert (line[14] == 200).all() and not line[:14].any() and not line[15:].any()
+    assert np.array_equal(fit(np.full((300, 1, 3), 200, np.uint8), 30), line.transpose(1, 0, 2))
+    white = np.full((64, 64, 3), 255, np.uint8)
+    assert (fit(white, 32) == 255).all() and not fit(0 * white, 32).any()
+    assert fit(white, 64) is white
+
+
+def test_a_ramp_keeps_its_place_when_an_image_is_scaled():
+    """Pixels are areas: of two columns, the smaller one shows the mean, and a larger image does not shift."""
+    ramp = np.repeat(np.arange(0, 256, 4, np.uint8)[None, :, None], 64, 0).repeat(3, 2)
+    small = fit(ramp, 16)[0, :, 0].astype(int)
+    assert (np.abs(small[1:-1] - (np.arange(16) * 16 + 6)[1:-1]) <= 1).all()
+    large = fit(ramp, 128)[0, :, 0].astype(int)
+    assert (np.abs(large[2:-2] - (np.arange(128) * 2 - 1)[2:-2]) <= 1).all()
+
+
+def test_an_image_may_be_an_eighth_of_what_the_policy_sees_and_an_instruction_one_word(policy, observation):
+    observation["third"], observation["instruction"] = np.zeros((8, 640, 3), np.uint8), "dog"
+    assert policy.processor.inputs(observation).token_mask.sum() == 1
+    for shape in ((7, 9, 3), (9, 7, 3)):
+        with pytest.raises(ObservationError, match="at least 8 pixels"):
+            policy.processor.inputs({**observation, "third": np.zeros(shape, np.uint8)})

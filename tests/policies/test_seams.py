@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from replan.policies.agent import ChunkAgent
 from replan.policies.call import call_policy, dense_chunk
 from replan.policies.flow import Schedule
-from replan.policies.model import KVContext, Ops, Stages
+from replan.policies.model import DENSE, KVContext, Ops, Stages
 from replan.policies.round import Proposal, Start
-from replan.policies.seams import Method, Methods, Seam
+from replan.policies.seams import Method, Methods, Seam, naming, needed_files
 
 ROWS = {"prefill": Seam.PREFILL_ROWS, "step": Seam.STEP_ROWS}
 FFN = {"prefill": Seam.PREFILL_FFN, "step": Seam.STEP_FFN}
@@ -415,6 +415,32 @@ def test_a_proposal_names_its_route_and_what_was_accepted(policy, observation):
     assert (agent.round.route, agent.round.accepted, len(agent.round.actions)) == ("gave_up", 0, 10)
 
 
+@pytest.mark.parametrize(("length", "accepted", "drafted"), [(1, 1, 1), (1, 16, 16), (1, None, 5), (1, 0, 0)])
+def test_a_proposal_of_one_action_is_executed_whatever_was_verified_of_the_chunk(
+    policy, observation, length, accepted, drafted
+):
+    class Short(Method):
+        name, claims, routes = "short", frozenset({Seam.ROUND}), ("short",)
+
+        def propose(self, call):
+            return Proposal(torch.zeros(1, 16, 7), length, "short", accepted, drafted)
+
+    agent = agent_of(policy, Short())
+    agent.act(observation)
+    assert agent.round.route == "short" and len(agent.round.actions) == 1 and agent.needs_observation
+    assert (agent.round.accepted, agent.round.drafted) == (accepted, drafted)
+
+
+def test_methods_see_the_steps_that_the_full_path_took_and_rounds_start_at_control_step_0(policy, observation):
+    methods = Methods([WarmStart(0.45)])
+    methods.attach(policy)
+    noise = torch.randn((1, 16, 7), generator=torch.Generator().manual_seed(0))
+    first, second = (call_policy(policy, methods, observation, noise).call for _ in range(2))
+    assert first.schedule == policy.model.flow.schedule()
+    assert second.schedule.times == (pytest.approx(0.45), *policy.model.flow.schedule().times[6:])
+    assert first.control_step == 0
+
+
 def test_no_more_of_a_proposal_is_executed_than_the_window(policy, observation):
     class Whole(Method):
         name, claims, routes = "whole", frozenset({Seam.ROUND}), ("whole",)
@@ -465,7 +491,8 @@ def test_the_dense_reference_starts_from_the_inputs(policy, observation):
 
 @pytest.mark.parametrize(
     ("shape", "length", "accepted", "drafted"),
-    [((16, 7), 5, None, None), ((1, 3, 7), 3, None, None), ((1, 16, 7), -1, None, None), ((1, 16, 7), 1, 50, 10)],
+    [((16, 7), 5, None, None), ((1, 3, 7), 3, None, None), ((1, 16, 7), -1, None, None), ((1, 16, 7), 1, 50, 10)]
+    + [((1, 16, 7), 1, accepted, drafted) for accepted, drafted in ((-1, 10), (11, 10), (1, 17), (1, None))],
 )
 def test_a_proposal_that_cannot_be_executed_or_accounted_for_is_refused(
     policy, observation, shape, length, accepted, drafted
@@ -499,3 +526,61 @@ def test_a_start_on_the_schedules_grid_takes_no_extra_step(policy):
         assert len(rest.computed) == 10 - step
     with pytest.raises(ValueError, match="run one way"):
         Schedule((1.0, 1.0, 0.0), (True, True))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("claims", (Seam.ROUND,)),
+        ("claims", {"round"}),
+        ("claims", [Seam.ROUND]),
+        ("routes", ["full"]),
+        ("routes", "full"),
+        ("routes", (1,)),
+        ("activity_counters", {"steps"}),
+        ("activity_counters", (None,)),
+    ],
+)
+def test_a_method_that_declares_itself_in_another_type_is_refused(name, value):
+    method = Method()
+    setattr(method, name, value)
+    with pytest.raises(ValueError, match=f"'dense' must have a .* as {name}, got"):
+        Methods([method])
+
+
+def test_a_method_needs_files_by_path(tmp_path):
+    class Needs(Method):
+        name = "needs"
+
+        def files(self, policy):
+            return self.paths
+
+    method, there = Needs(), tmp_path / "draft"
+    assert needed_files(Method(), tmp_path) == []
+    method.paths = iter([there])
+    assert needed_files(method, tmp_path) == [there]
+    for wrong in (tmp_path, "draft", None):
+        method.paths = [there, wrong]
+        with pytest.raises(ValueError, match="'needs' must name files that it needs, got"):
+            needed_files(method, tmp_path)
+    method.paths = None
+    with pytest.raises(ValueError, match="files of the method 'needs' cannot be named: its code raises TypeError"):
+        needed_files(method, tmp_path)
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), SystemExit(3), RuntimeError("x")])
+def test_what_the_code_of_a_method_raises_is_named(error):
+    with pytest.raises(ValueError, match=f"it fails: its code raises {type(error).__name__}"), naming("it fails"):
+        raise error
+    for passed in (ValueError("a sentence"), KeyboardInterrupt()):
+        with pytest.raises(type(passed)) as told, naming("it fails"):
+            raise passed
+        assert told.value is passed
+
+
+def test_methods_without_ops_leave_the_walk_to_the_dense_ones(policy):
+    """So that a backend can tell a prefill that nothing hooks into."""
+    agent = agent_of(policy, Pull(0.1), Given([]))
+    assert agent.methods.prefill_ops is agent.methods.step_ops is DENSE
+    assert agent_of(policy, Watching()).methods.step_ops is not DENSE
+    assert Method.ordered is False

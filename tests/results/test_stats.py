@@ -241,6 +241,22 @@ def test_the_interval_of_few_cells_is_widened_by_hesterbergs_levels():
     assert (found.low, found.high) == pytest.approx((low, high), abs=0.03 * (high - low))
 
 
+@pytest.mark.parametrize(("n", "quantile"), [(8, 2.364624), (20, 2.093024)])
+def test_an_end_is_the_quantile_of_the_resamples_at_the_normal_tail_beyond_students(n, quantile):
+    """Exactly, on the same resamples; quantiles of Student's t (97.5 %, n - 1 degrees of freedom) from tables."""
+    method, baseline = noisy_cells(np.random.default_rng(3), n)
+    times = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), 4000)
+    own, base = (times @ np.asarray(side.ns) / (times @ np.asarray(side.rounds)) for side in (method, baseline))
+    tail = math.erfc(math.sqrt(n / (n - 1)) * quantile / math.sqrt(2)) / 2
+    found = stats.speed_up(method, baseline).round
+    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(base / own, [tail, 1 - tail])), rel=1e-7)
+
+
+def test_many_cells_are_drawn_in_parts():
+    found = stats.speed_up(*noisy_cells(np.random.default_rng(0), 1500)).round
+    assert found.low < found.value < found.high < 1.2 * found.low
+
+
 def test_few_cells_have_no_interval():
     few, enough = (stats.speed_up(*noisy_cells(np.random.default_rng(0), n)).round for n in (7, 8))
     assert math.isnan(few.low) and math.isnan(few.high) and not math.isnan(few.value)
