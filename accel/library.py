@@ -16,13 +16,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import torch as safetensors_torch
 from torch import Tensor
 
-from ..files import write_file
 from ..policies.checkpoint import file_hash, files_hash
 from ..policies.model import Inputs, Prefix
-from ..policies.weights import CheckpointError, open_safetensors
+from ..policies.weights import CheckpointError, open_safetensors, write_tensors
 
 INDEX = "index.sqlite"
 FORMAT = 1
@@ -232,7 +230,7 @@ def write(
         for number, instruction in enumerate(dict.fromkeys(each.instruction for each in episodes)):
             mine = [each for each in episodes if each.instruction == instruction]
             path, start = folder / f"pack-{number:03}.safetensors", 0
-            write_file(path, safetensors_torch.save(_stacked([entry for each in mine for entry in each.entries])))
+            write_tensors(path, _stacked([entry for each in mine for entry in each.entries]))
             index.execute("INSERT INTO packs VALUES (?, ?, ?, ?)", (number, instruction, path.name, file_hash(path)))
             for each in mine:
                 row = (number, start, len(each.entries), each.first_observation)

@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors import torch as safetensors_torch
 from torch import nn
 
-from ..files import write_file
-from .weights import CheckpointError, check_fit, open_safetensors, read_tensor
+from .weights import CheckpointError, check_fit, open_safetensors, read_tensor, write_tensors
 
 FORMAT = 1
 PUBLISHED = "it is a published pi0: name the folder that has its other files too"
@@ -55,7 +53,7 @@ def save(path: Path, header: Header, module: nn.Module, dtype: torch.dtype = tor
     """Writes the module's state and its header; ``dtype`` is the stored precision."""
     state = {name: tensor.detach().to(dtype).contiguous() for name, tensor in module.state_dict().items()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, safetensors_torch.save(state, {"replan": json.dumps({"format": FORMAT, **asdict(header)})}))
+    write_tensors(path, state, {"replan": json.dumps({"format": FORMAT, **asdict(header)})})
 
 
 def read_header(path: Path) -> Header:

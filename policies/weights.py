@@ -1,4 +1,4 @@
-"""Tensors of safetensors files: opened with a reason where that fails, and read strictly."""
+"""Tensors of safetensors files: written whole, opened with a reason where that fails, and read strictly."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors import torch as safetensors_torch
 from torch import Tensor
+
+from ..files import write_file
 
 JAX = "it is a JAX checkpoint, and only PyTorch's are read: openpi's convert_jax_model_to_pytorch.py converts"
 
@@ -42,6 +45,11 @@ class CheckpointError(ValueError):
 def is_jax(folder: Path) -> bool:
     """Returns whether a folder is a checkpoint of JAX, as openpi publishes them."""
     return any((folder / name).exists() for name in ("params", "_METADATA", "_CHECKPOINT_METADATA"))
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> None:
+    """Writes tensors with texts about them, whole or not at all; the folder must exist."""
+    write_file(path, safetensors_torch.save(dict(tensors), None if about is None else dict(about)))
 
 
 def open_safetensors(path: Path) -> safe_open:

@@ -124,12 +124,19 @@ def test_views_that_do_not_exist_are_as_those_that_a_mask_hides(model):
     torch.testing.assert_close(model.encode(hidden).embeddings, model.encode(absent).embeddings)
 
 
-@pytest.mark.parametrize("spec", ["few_step:steps=10", "dp_cache:keep=0/1/2/3/4/5/6/7/8/9"])
+@pytest.mark.parametrize("spec", ["few_step:steps=10", "dp_cache:keep=0/1/2/3/4/5/6/7/8/9", "action_cache:ratio=1"])
 def test_methods_are_dense_bit_for_bit_in_their_limit_cases(policy, observation, spec):
     methods = Methods(accel.parse(spec))
     methods.attach(policy)
     dense = call_policy(policy, Methods(), observation, sample())
     assert torch.equal(call_policy(policy, methods, observation, sample()).chunk, dense.chunk)
+
+
+def test_most_steps_compute_some_neurons_only(policy, observation):
+    agent = ChunkAgent(policy, accel.parse("action_cache:ratio=0.5"), window=1)
+    for _ in range(2):
+        agent.act(observation)
+    assert agent.round.extra["neurons"] == pytest.approx((2 + 8 * 0.5) / 10) and agent.dense_error() > 0
 
 
 def test_the_policy_acts_with_methods_and_refuses_those_that_cannot_work(policy, observation):
