@@ -28,8 +28,8 @@ STEPS = 10
 MAX_TOKENS = {"pi0": 48, "pi0.5": 200}
 """Tokens of a prompt in openpi's configurations."""
 
-_TYPES = {"pi0": "pi0", "pi0.5": "pi05"}
-"""Family -> its name in lerobot's ``config.json``."""
+_TYPES = {"pi0.5": "pi05"}
+"""Family -> its name in lerobot's ``config.json``, where that is another one."""
 
 _LEROBOT_STEPS = {"pi0": ("pi0_new_line_processor",), "pi0.5": ("pi05_prepare_state_tokenizer_processor_step",)}
 
@@ -145,7 +145,7 @@ def _of_openpi(opened: Opened, folder: Path, convention: Convention) -> tuple[di
 
 
 def _of_lerobot(opened: Opened, folder: Path, convention: Convention) -> tuple[dict[str, Any], Any, list[Path]]:
-    config = lerobot.read_config(folder, _TYPES[opened.family])
+    config = lerobot.read_config(folder, _TYPES.get(opened.family, opened.family))
     read = lerobot.read_processors(folder, convention.state, convention.action, _LEROBOT_STEPS[opened.family])
     if read.absolute not in (None, convention.gripper):
         raise CheckpointError(
