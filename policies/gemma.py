@@ -70,7 +70,11 @@ class GeGLU(nn.Module):
     def hidden(self, x: Tensor) -> Tensor:
         """Returns the post-gate activation [.., hidden]."""
         gate, up = self.gate_up(x).chunk(2, -1)
-        return F.gelu(gate, approximate="tanh") * up
+        return self.gated(gate) * up
+
+    def gated(self, gate: Tensor) -> Tensor:
+        """[.., hidden] -> [.., hidden]."""
+        return F.gelu(gate, approximate="tanh")
 
     def forward(self, x: Tensor) -> Tensor:
         """[.., width] -> [.., width]."""
