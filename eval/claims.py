@@ -38,7 +38,7 @@ def claim_directory(out: Path) -> Iterator[None]:
     if sys.platform != "linux":
         yield
         return
-    holder = claim(f"run-{hashlib.sha256(bytes(out.resolve())).hexdigest()}")
+    holder = claim(f"run-{hashlib.sha256(os.fsencode(os.path.realpath(out))).hexdigest()}")
     if holder is None:
         raise BadInput(f"another evaluation is writing to {out}; wait for it, or choose another --out")
     with holder:

@@ -262,8 +262,11 @@ def read_trace(path: str | Path) -> Trace:
     for number, line in enumerate(data.splitlines(), start=1):
         try:
             episode = json.loads(line)
-            rounds = tuple((str(route), operator.index(ns)) for route, ns in episode["rounds"])
-            episodes[episode["cell"], episode["method"]] = rounds
+            rounds = tuple((str(route), _nanoseconds(ns)) for route, ns in episode["rounds"])
+            name = episode["cell"], episode["method"]
+            if name in episodes:
+                raise ValueError(f"{name[1]!r} was on this cell before")
+            episodes[name] = rounds
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise BadInput(f"{str(path)!r} is not a trace: line {number} is not an episode ({error!r})") from error
         if not all(0 <= ns <= LONGEST for _, ns in rounds):
@@ -271,6 +274,12 @@ def read_trace(path: str | Path) -> Trace:
     if not episodes:
         raise BadInput(f"the trace {str(path)!r} is empty")
     return Trace(episodes, hashlib.sha256(data).hexdigest())
+
+
+def _nanoseconds(value: Any) -> int:
+    if isinstance(value, bool):
+        raise TypeError(f"{value} is no duration")
+    return operator.index(value)
 
 
 def write_trace(path: str | Path, episodes: Iterable[EpisodeRow]) -> None:

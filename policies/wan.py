@@ -18,8 +18,8 @@ Rope = tuple[Tensor, Tensor]
 _BASE = 10_000.0  # of rotary angles and of the time embedding
 
 
-class WideRMSNorm(nn.Module):
-    """RMS norm in float32 over all heads together, as Wan norms queries and keys."""
+class ScaledRMSNorm(nn.Module):
+    """An RMS norm, computed in float32, whose weight is the scale itself (Gemma's is one less)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Attention(nn.Module):
             self.q, self.kv = nn.Linear(width, inner), nn.Linear(width, 2 * inner)
         else:
             self.qkv = nn.Linear(width, 3 * inner)
-        self.q_norm, self.k_norm = WideRMSNorm(inner), WideRMSNorm(inner)
+        self.q_norm, self.k_norm = ScaledRMSNorm(inner), ScaledRMSNorm(inner)
         self.out = nn.Linear(inner, width)
 
     def project(self, x: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:

@@ -31,10 +31,11 @@ from torch import Tensor, nn
 
 from .checkpoint import check_sizes
 from .davit import DaViT, side_after
+from .dit import ByRobot
 from .families import Family
 from .florence import BartEncoder, FlorenceVision
 from .flow import FlowSpec
-from .model import DENSE, FlowModel, Inputs, Ops, Prefix, Seam
+from .model import DENSE, FlowModel, Inputs, Ops, Prefix, Seam, widen
 from .standardised import Standardised
 from .wan import FFN, time_features
 
@@ -194,9 +195,8 @@ class XVLAContext:
     rows: Tensor
 
     def expand(self, branches: int) -> XVLAContext:
-        """Returns the context repeated ``branches`` times, branch-major."""
-        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: x.repeat(branches, *[1] * (x.ndim - 1)) for name, x in tensors.items()})
+        """Returns the context repeated ``branches`` times, branch-major; free of copies where B is 1."""
+        return replace(self, **{each.name: widen(getattr(self, each.name), branches) for each in fields(self)})
 
 
 @dataclass(frozen=True)
@@ -216,25 +216,6 @@ class Conditioned(XVLAContext):
     given: Tensor
     action_out: Tensor
     offset: Tensor
-
-
-class PerRobot(nn.Module):
-    """A linear layer for each robot.
-
-    Args:
-        robots: Robots.
-        inputs: Width of the input.
-        outputs: Width of the output.
-    """
-
-    def __init__(self, robots: int, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(robots, inputs, outputs) * inputs**-0.5)
-        self.bias = nn.Parameter(torch.zeros(robots, outputs))
-
-    def of(self, robot: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the matrices [B, inputs, outputs], to be multiplied from the right, and offsets [B, 1, outputs]."""
-        return self.weight[robot], self.bias[robot][:, None]
 
 
 class Block(nn.Module):
@@ -313,12 +294,10 @@ class XVLA(FlowModel):
         self.read_in, self.views_in = (nn.Linear(config.vlm_width, config.width) for _ in range(2))
         self.positions = nn.Parameter(torch.zeros(config.positions, config.width))
         self.prompts = nn.Parameter(torch.randn(config.domains, config.prompts, config.width) * 0.02)
-        self.action_in = PerRobot(
-            config.domains, config.action_dim + config.state_dim + config.time_width, config.width
-        )
+        self.action_in = ByRobot(config.domains, config.action_dim + config.state_dim + config.time_width, config.width)
         self.blocks = nn.ModuleList(Block(config.width, config.mlp, config.heads) for _ in range(config.depth))
         self.norm = nn.LayerNorm(config.width)
-        self.action_out = PerRobot(config.domains, config.width, config.action_dim)
+        self.action_out = ByRobot(config.domains, config.width, config.action_dim)
 
     def encode(self, inputs: Inputs) -> Prefix:
         """Embeds views, in their order and zeros for those that do not exist, and then the text with its padding."""

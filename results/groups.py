@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -162,7 +163,7 @@ def groups(stores: Iterable[Store]) -> list[Group]:
 
 def by_start(stores: Iterable[Store]) -> list[Store]:
     """Stores by when their runs started first; of equally old ones, such as copies, by path."""
-    return sorted(stores, key=lambda store: (store.run.started, str(store.path.resolve())))
+    return sorted(stores, key=lambda store: (store.run.started, os.path.realpath(store.path)))
 
 
 def _condition(row: EpisodeRow, store: Store) -> tuple[Any, ...]:

@@ -416,6 +416,12 @@ def _check_rounds(row: EpisodeRow) -> None:
         raise ValueError(f"rounds of the episode {row.key} are missing")
     if row.status == "done" and row.rounds and row.rounds[-1].control_step + row.rounds[-1].executed != row.steps:
         raise ValueError(f"the rounds of the episode {row.key} do not end at its last step")
+    for each in row.rounds:
+        drafted = each.drafted or 0
+        if min(each.host_ns, each.cpu_ns, each.latency_ns, *each.stages_ns.values()) < 0:
+            raise ValueError(f"a round of the episode {row.key} took less than no time")
+        if not 0 <= (each.accepted or 0) <= drafted:
+            raise ValueError(f"a round of the episode {row.key} accepted {each.accepted} of {drafted} positions")
 
 
 def _inode(path: Path) -> tuple[int, int] | None:

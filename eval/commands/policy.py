@@ -70,9 +70,9 @@ def inspect(name: str, convention: str | None, tokenizer: str | None) -> dict[st
         "card": stored.card,
     }
     rows = [
-        (part if first else "", key, _short(value))
+        ("" if number else part, key, _short(value))
         for part, values in about.items()
-        for first, (key, value) in _numbered(values.items() if isinstance(values, dict) else [("", values)])
+        for number, (key, value) in enumerate(values.items() if isinstance(values, dict) else [("", values)])
     ]
     show(tabulate(rows, tablefmt="plain"))
     return about
@@ -87,10 +87,6 @@ def _prompt(processor: Any) -> str:
     if not isinstance(processor, Standardised):
         return ""
     return processor.prompt("put the cup on the plate", torch.zeros(len(processor.state_mean)))
-
-
-def _numbered(items: Any) -> list[tuple[bool, tuple[str, Any]]]:
-    return [(not number, item) for number, item in enumerate(items)]
 
 
 def _plain(values: Any) -> dict[str, Any]:

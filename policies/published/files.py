@@ -23,8 +23,12 @@ def read_json(path: Path) -> dict[str, Any]:
         plain = json.loads(path.read_text("utf-8"))
     except FileNotFoundError as error:
         raise CheckpointError(f"there is no {path}: copy all files of the published folder") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error}); fetch it again") from error
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror})") from error
+    except CheckpointError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read since it is damaged ({error}); fetch it again") from error
     if not isinstance(plain, dict):
         raise CheckpointError(f"{path} must hold a table, got {type(plain).__name__}")
     return plain

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..stored import Stored
 from ..weights import CheckpointError
+from . import paligemma, pi0
 from .convention import convention_file, read_convention
 from .reader import open_source
 
@@ -27,14 +28,9 @@ def open_folder(folder: Path, convention: str = "", tokenizer: str = "") -> Stor
     file = convention_file(convention) if convention else None
     said = read_convention(file) if file else None
     with open_source(folder) as source:
-        names = source.names
-    if any("paligemma_with_expert." in name for name in names):
-        from . import paligemma, pi0
-
-        with pi0.open_published(folder) as opened:
-            stored = paligemma.stored(opened, folder, said, tokenizer)
-    else:
-        raise CheckpointError(
-            f"the weights of {folder} have no known layout ({', '.join(names[:2])}, ...); known are {KNOWN}"
-        )
+        if not any("paligemma_with_expert." in name for name in source.names):
+            raise CheckpointError(
+                f"the weights of {folder} have no known layout ({', '.join(source.names[:2])}, ...); known are {KNOWN}"
+            )
+        stored = paligemma.stored(pi0.recognise(source), folder, said, tokenizer)
     return stored if file is None else replace(stored, files=(*stored.files, file))

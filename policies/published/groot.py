@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..groot import GROOT_N1_6, Groot, GrootConfig
 from ..weights import CheckpointError
+from .names import SIGLIP_LAYER, layer_names, untie
 from .reader import open_source
 
 VISION = "backbone.model.vision_model.vision_model"
@@ -18,7 +19,7 @@ HEAD = "action_head"
 
 EMBEDDING = f"{LLM}.embed_tokens.weight"
 TIED = "backbone.model.language_model.lm_head.weight"
-"""The embedding under its other name. safetensors stores shared memory once, so a file may have only this one."""
+"""The embedding under its other name."""
 
 MASK_TOKEN = f"{HEAD}.mask_token"
 """What a state was replaced with at random in training; checkpoints that were trained with it hold it."""
@@ -32,14 +33,6 @@ _NEWER = "backbone.model.model."
 _OLDER = "backbone.eagle_model."
 """Where GR00T N1 and N1.5 have their backbone."""
 
-_SIGLIP_LAYER = {
-    "attention_norm": ("layer_norm1",),
-    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "out": ("self_attn.out_proj",),
-    "ffn_norm": ("layer_norm2",),
-    "up": ("mlp.fc1",),
-    "down": ("mlp.fc2",),
-}
 _QWEN_LAYER = {
     "attention_norm": ("input_layernorm",),
     "ffn_norm": ("post_attention_layernorm",),
@@ -109,8 +102,7 @@ def load_published(path: str | Path, config: GrootConfig = GROOT_N1_6, dtype: to
         names = {name: name for name in source.names}
         if foreign := next((name for name in names if name.startswith((_OLDER, _NEWER))), None):
             raise CheckpointError(f"{path} is another GR00T than N1.6 (it has {foreign}): only N1.6 is read")
-        if EMBEDDING not in names and TIED in names:
-            names[EMBEDDING] = TIED
+        untie(names, EMBEDDING, TIED)
         used = {ours: theirs for ours, theirs in names.items() if not _unused(ours)}
         source.renamed(used).fill(model, published_layout(model), dtype)
     return model.requires_grad_(False).eval()
@@ -128,13 +120,11 @@ def published_layout(model: Groot) -> dict[str, dict[str, Tensor]]:
     config = model.config
     names: dict[str, tuple[str, ...]] = {ours: (theirs,) for ours, theirs in _OTHERS.items()}
     for ours, theirs, depth, layer in (
-        ("vision.layers", f"{VISION}.encoder.layers", config.vision_depth, _SIGLIP_LAYER),
+        ("vision.layers", f"{VISION}.encoder.layers", config.vision_depth, SIGLIP_LAYER),
         ("llm", f"{LLM}.layers", config.depth, _QWEN_LAYER),
         ("expert", f"{HEAD}.model.transformer_blocks", config.expert_depth, _BLOCK),
     ):
-        for number in range(depth):
-            for module, parts in layer.items():
-                names[f"{ours}.{number}.{module}"] = tuple(f"{theirs}.{number}.{part}" for part in parts)
+        names |= layer_names(ours, theirs, depth, layer)
     layout = {}
     for ours, parameter in model.state_dict().items():
         module, _, kind = ours.rpartition(".")

@@ -6,7 +6,6 @@ them. What is computed there in another way than here is refused.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from ..groot import GROOT_N1_6, GrootConfig
 from ..processing import SMALLEST
 from ..siglip2 import FOLD
 from ..weights import CheckpointError
+from .files import read_json
 from .groot import EMBEDDING, HEAD, LLM, TIED, VISION
 from .reader import Source, open_source
 
@@ -89,7 +89,7 @@ def read_config(folder: Path, image_token: int = GROOT_N1_6.image_token) -> Groo
         CheckpointError: A file or a value is missing or of another type, or the architecture is another one.
     """
     path = folder / "config.json"
-    values = {**_DEFAULTS, **_table(path)}
+    values = {**_DEFAULTS, **read_json(path)}
     for name in _FIXED:
         if values[name] != _DEFAULTS[name]:
             raise CheckpointError(f"{path}: {name} is {values[name]!r}, and only {_DEFAULTS[name]!r} is supported")
@@ -166,7 +166,7 @@ def read_robot(folder: Path, tag: str) -> Robot:
     """
     home = _home(folder)
     path, settings = home / "processor_config.json", _settings(home)
-    robots, statistics = _entry(settings, "modality_configs", path), _table(home / "statistics.json")
+    robots, statistics = _entry(settings, "modality_configs", path), read_json(home / "statistics.json")
     if tag not in robots or tag not in statistics:
         known = ", ".join(sorted(robots.keys() & statistics.keys())) or "none"
         raise CheckpointError(f"{home} has no statistics and views of the robot {tag!r}; it has those of {known}")
@@ -181,7 +181,7 @@ def read_robot(folder: Path, tag: str) -> Robot:
         for part in ("state", "action")
     )
     _refuse_encodings(parts, settings, path, tag)
-    index = _table(home / "embodiment_id.json").get(tag)
+    index = read_json(home / "embodiment_id.json").get(tag)
     if type(index) is not int:
         raise CheckpointError(f"{home / 'embodiment_id.json'} gives the robot {tag!r} no index")
     return Robot(
@@ -283,24 +283,7 @@ def _home(folder: Path) -> Path:
 
 def _settings(home: Path) -> Mapping[str, Any]:
     path = home / "processor_config.json"
-    return _entry(_table(path), "processor_kwargs", path)
-
-
-def _table(path: Path) -> dict[str, Any]:
-    """Returns a JSON file's table.
-
-    Raises:
-        CheckpointError: There is none.
-    """
-    try:
-        values = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise CheckpointError(f"there is no {path}, which a GR00T N1.6 folder has ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is damaged ({error}); fetch it again") from error
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{path} must hold a table, got {type(values).__name__}")
-    return values
+    return _entry(read_json(path), "processor_kwargs", path)
 
 
 def _entry(table: Mapping[str, Any], name: str, where: object) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from .. import processing
+from ..checkpoint import about
 from ..families import family
 from ..pi05 import Pi05Processor
 from ..processing import ObservationError
@@ -21,6 +22,7 @@ from . import lerobot, openpi
 from .convention import Convention
 from .pi0 import Opened, dimensions, fill
 from .reader import files_of
+from .statistics import Scale
 
 STEPS = 10
 """Denoising steps of openpi's configurations."""
@@ -28,8 +30,8 @@ STEPS = 10
 MAX_TOKENS = {"pi0": 48, "pi0.5": 200}
 """Tokens of a prompt in openpi's configurations."""
 
-_TYPES = {"pi0": "pi0", "pi0.5": "pi05"}
-"""Family -> its name in lerobot's ``config.json``."""
+_TYPES = {"pi0.5": "pi05"}
+"""Family -> its name in lerobot's ``config.json``, where that is another one."""
 
 _LEROBOT_STEPS = {"pi0": ("pi0_new_line_processor",), "pi0.5": ("pi05_prepare_state_tokenizer_processor_step",)}
 
@@ -98,7 +100,7 @@ def stored(opened: Opened, folder: Path, convention: Convention | None, tokenize
     facts, config, files = read(opened, folder, convention)
     path = find_tokenizer(folder, tokenizer)
     kind: Any = PublishedPi05 if opened.family == "pi0.5" else PublishedPi0
-    try:
+    with about(folder):
         processor = kind(
             image_size=config.image_size,
             words=(),
@@ -108,10 +110,6 @@ def stored(opened: Opened, folder: Path, convention: Convention | None, tokenize
             **facts,
         )
         processor.check(config)
-    except CheckpointError:
-        raise
-    except ValueError as error:
-        raise CheckpointError(f"{folder}: {error}") from error
     weights = files_of(folder)
     return Stored(
         path=weights[0],
@@ -145,7 +143,7 @@ def _of_openpi(opened: Opened, folder: Path, convention: Convention) -> tuple[di
 
 
 def _of_lerobot(opened: Opened, folder: Path, convention: Convention) -> tuple[dict[str, Any], Any, list[Path]]:
-    config = lerobot.read_config(folder, _TYPES[opened.family])
+    config = lerobot.read_config(folder, _TYPES.get(opened.family, opened.family))
     read = lerobot.read_processors(folder, convention.state, convention.action, _LEROBOT_STEPS[opened.family])
     if read.absolute not in (None, convention.gripper):
         raise CheckpointError(
@@ -169,5 +167,5 @@ def _format(opened: Opened, name: str) -> dict[str, str]:
     return {"format": name} if opened.family == "pi0.5" else {}
 
 
-def _scaled(state: Any, action: Any) -> dict[str, Any]:
+def _scaled(state: Scale, action: Scale) -> dict[str, Any]:
     return dict(state_mean=state.mean, state_std=state.std, action_mean=action.mean, action_std=action.std)

@@ -7,8 +7,6 @@ not part of such a file.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +16,7 @@ from torch import Tensor
 from ..pi0 import PI0, Pi0, Pi0Config
 from ..pi05 import PI05, Pi05, Pi05Config
 from ..weights import CheckpointError
+from .names import SIGLIP_LAYER, layer_names, untie, without_prefix
 from .reader import Source, open_source
 
 _VLM = "paligemma_with_expert.paligemma.model.language_model"
@@ -33,7 +32,7 @@ _NORMALISER = "normalize_"
 
 EMBEDDING = f"{_VLM}.embed_tokens.weight"
 TIED = "paligemma_with_expert.paligemma.lm_head.weight"
-"""The embedding under its other name. safetensors stores shared memory once, so a file may have only this one."""
+"""The embedding under its other name."""
 
 UNUSED = frozenset({f"{_VLM}.norm.weight", "paligemma_with_expert.gemma_expert.lm_head.weight", TIED})
 """What a file may have and no action depends on: the VLM's output is not read, and neither stack predicts words."""
@@ -53,14 +52,6 @@ _ADAPTIVE_LAYER = {
     "attention_norm.dense": ("input_layernorm.dense",),
     "ffn_norm.dense": ("post_attention_layernorm.dense",),
     **_GEMMA_MATRICES,
-}
-_SIGLIP_LAYER = {
-    "attention_norm": ("layer_norm1",),
-    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "out": ("self_attn.out_proj",),
-    "ffn_norm": ("layer_norm2",),
-    "up": ("mlp.fc1",),
-    "down": ("mlp.fc2",),
 }
 _SHARED = {
     "vision.stem.0": f"{_VISION}.embeddings.patch_embedding",
@@ -130,7 +121,8 @@ def fill(path: Path, model: Pi0 | Pi05, dtype: torch.dtype) -> None:
         CheckpointError: As ``load_published`` does.
     """
     layout = published_layout(model)
-    with open_published(path) as opened:
+    with open_source(path) as source:
+        opened = recognise(source)
         if opened.family == "pi0.5" and isinstance(model, Pi0):
             raise CheckpointError(f"{path} is a pi0.5 (its norms depend on the flow time); load it with that family")
         if isinstance(model, Pi05) and opened.family == "pi0":
@@ -155,33 +147,27 @@ class Opened(NamedTuple):
     family: str
 
 
-@contextmanager
-def open_published(path: Path) -> Iterator[Opened]:
-    """Opens published weights, and tells by the keys what they are.
+def recognise(source: Source) -> Opened:
+    """Tells by the keys what published weights are.
 
     Raises:
-        CheckpointError: Nothing is there, it is not safetensors, or it is of an older layout.
+        CheckpointError: They are of an older layout.
     """
-    with open_source(path) as source:
-        prefixed = sum(name.startswith("model.") for name in source.names)
-        lerobot = "model." if 2 * prefixed > len(source.names) else ""  # a few other names do not hide whose file it is
-        names = {name.removeprefix(lerobot): name for name in source.names}
-        if any(_OLDER in name for name in names):
-            raise CheckpointError(
-                f"{path} has the names of an older layout ({_OLDER}...): load it with a current openpi or lerobot and "
-                "save it again"
-            )
-        if buffers := [name for name in names if _NORMALISER in name]:
-            raise CheckpointError(
-                f"{path} also holds normalisation buffers ({buffers[0]}, {len(buffers)} in all), which are no weights "
-                "of the model: save it again without them"
-            )
-        adaptive = any("norm.dense." in name or name.startswith("time_mlp_") for name in names)
-        if EMBEDDING not in names and TIED in names:
-            names[EMBEDDING] = names[TIED]
-        used = {name: key for name, key in names.items() if name not in UNUSED}
-        code, family = "lerobot" if lerobot else "openpi", "pi0.5" if adaptive else "pi0"
-        yield Opened(source.renamed(used), code, family)
+    names, lerobot = without_prefix(source)
+    if any(_OLDER in name for name in names):
+        raise CheckpointError(
+            f"{source.path} has the names of an older layout ({_OLDER}...): load it with a current openpi or lerobot "
+            "and save it again"
+        )
+    if buffers := [name for name in names if _NORMALISER in name]:
+        raise CheckpointError(
+            f"{source.path} also holds normalisation buffers ({buffers[0]}, {len(buffers)} in all), which are no "
+            "weights of the model: save it again without them"
+        )
+    adaptive = any("norm.dense." in name or name.startswith("time_mlp_") for name in names)
+    untie(names, EMBEDDING, TIED)
+    used = {name: key for name, key in names.items() if name not in UNUSED}
+    return Opened(source.renamed(used), "lerobot" if lerobot else "openpi", "pi0.5" if adaptive else "pi0")
 
 
 def dimensions(source: Source, family: str, horizon: int, steps: int) -> Pi0Config | Pi05Config:
@@ -190,7 +176,7 @@ def dimensions(source: Source, family: str, horizon: int, steps: int) -> Pi0Conf
     The vision tower's number of heads is taken to be the published one.
 
     Args:
-        source: From ``open_published``.
+        source: From ``recognise``.
         family: From there.
         horizon: Actions in a chunk.
         steps: Denoising steps.
@@ -252,13 +238,11 @@ def published_layout(model: Pi0 | Pi05) -> dict[str, dict[str, Tensor]]:
     others, expert = (_PI0, _GEMMA_LAYER) if isinstance(model, Pi0) else (_PI05, _ADAPTIVE_LAYER)
     names: dict[str, tuple[str, ...]] = {ours: (theirs,) for ours, theirs in others.items()}
     for ours, theirs, depth, layer in (
-        ("vision.layers", f"{_VISION}.encoder.layers", config.vision_depth, _SIGLIP_LAYER),
+        ("vision.layers", f"{_VISION}.encoder.layers", config.vision_depth, SIGLIP_LAYER),
         ("vlm", f"{_VLM}.layers", config.depth, _GEMMA_LAYER),
         ("expert", f"{_EXPERT}.layers", config.depth, expert),
     ):
-        for number in range(depth):
-            for module, parts in layer.items():
-                names[f"{ours}.{number}.{module}"] = tuple(f"{theirs}.{number}.{part}" for part in parts)
+        names |= layer_names(ours, theirs, depth, layer)
     layout = {}
     for ours, parameter in model.state_dict().items():
         if ours == "vision.positions":

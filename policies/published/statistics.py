@@ -49,9 +49,12 @@ def scale(
     if mode == "IDENTITY":
         return Scale((0.0,) * channels, (1.0,) * channels)
     names = RANGES.get(mode, ("mean", "std"))
-    values = [_channels(what, name, statistics, channels) for name in names]
-    mean, std = values if mode == "MEAN_STD" else (None, (values[1] - values[0]))
-    std = std + added if mode == "MEAN_STD" else (std + added) / 2
+    first, second = values = [_channels(what, name, statistics, channels) for name in names]
+    if mode == "MEAN_STD":
+        mean, std = first, second + added
+    else:
+        std = (second - first + added) / 2
+        mean = first + std
     if (std <= 0).any():
         channel = int((std <= 0).argmax())
         raise CheckpointError(
@@ -59,7 +62,6 @@ def scale(
             f"{' and '.join(f'{each[channel]:g}' for each in values)}), so that nothing says what it means there; "
             "compute the statistics again from demonstrations in which it moves"
         )
-    mean = values[0] + std if mean is None else mean
     return Scale(tuple(mean.tolist()), tuple(std.tolist()))
 
 

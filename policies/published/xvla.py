@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..weights import CheckpointError
 from ..xvla import X_VLA, XVLA, XVLAConfig
+from .names import layer_names, untie, without_prefix
 from .reader import Source, open_source
 
 _PROJECTOR = "vlm.multi_modal_projector"
@@ -20,7 +21,7 @@ _ENCODER = "vlm.language_model.encoder"
 _PROJECTION = f"{_PROJECTOR}.image_projection.weight"
 _EMBEDDING = "vlm.language_model.shared.weight"
 _TIED = f"{_ENCODER}.embed_tokens.weight"
-"""The embedding under its other name. safetensors stores shared memory once, so a file may have only this one."""
+"""The embedding under its other name."""
 
 _UNUSED = frozenset(
     {_TIED, f"{_PROJECTOR}.visual_temporal_embed.pos_idx_to_embed", "vlm.language_model.final_logits_bias"}
@@ -78,12 +79,12 @@ _BART_LAYER = {
     "ffn_norm": ("final_layer_norm",),
 }
 _BLOCK = {
-    "norm": "norm1",
-    "qkv": "attn.qkv",
-    "out": "attn.proj",
-    "ffn_norm": "norm2",
-    "ffn.up": "mlp.fc1",
-    "ffn.down": "mlp.fc2",
+    "norm": ("norm1",),
+    "qkv": ("attn.qkv",),
+    "out": ("attn.proj",),
+    "ffn_norm": ("norm2",),
+    "ffn.up": ("mlp.fc1",),
+    "ffn.down": ("mlp.fc2",),
 }
 
 
@@ -120,9 +121,7 @@ def load_published(path: str | Path, config: XVLAConfig = X_VLA, dtype: torch.dt
 
 def _names(source: Source, path: str | Path) -> tuple[dict[str, str], bool]:
     """Returns a file's key for each name of transformers' layout that is used, and whether it has the older one."""
-    prefixed = sum(name.startswith("model.") for name in source.names)
-    lerobot = "model." if 2 * prefixed > len(source.names) else ""  # a few other names do not hide whose file it is
-    plain = {name.removeprefix(lerobot): name for name in source.names}
+    plain, _ = without_prefix(source)
     if any(name.startswith("transformer.vlm_proj.fc.") for name in plain):
         raise CheckpointError(
             f"{path} projects the context by robot (use_hetero_proj), which this X-VLA does not: no published one does"
@@ -134,8 +133,7 @@ def _names(source: Source, path: str | Path) -> tuple[dict[str, str], bool]:
         if current in names:
             raise CheckpointError(f"{path} mixes two layouts: {key} and {names[current]} are the same weights")
         names[current] = key
-    if _EMBEDDING not in names and _TIED in names:
-        names[_EMBEDDING] = names[_TIED]
+    untie(names, _EMBEDDING, _TIED)
     return {name: key for name, key in names.items() if name not in _UNUSED}, older
 
 
@@ -166,12 +164,8 @@ def published_layout(model: XVLA) -> dict[str, dict[str, Tensor]]:
             parts = _VISION_BLOCK | {"attention.qkv": f"{over}.qkv", "attention.out": f"{over}.proj"}
             for part, name in parts.items():
                 names[f"{ours}.{number + 1}.{part}"] = (f"{theirs}.{number // 2}.{kind}.{name}",)
-    for number in range(model.config.vlm_depth):
-        for part, each in _BART_LAYER.items():
-            names[f"encoder.layers.{number}.{part}"] = tuple(f"{_ENCODER}.layers.{number}.{name}" for name in each)
-    for number in range(model.config.depth):
-        for part, name in _BLOCK.items():
-            names[f"blocks.{number}.{part}"] = (f"transformer.blocks.{number}.{name}",)
+    names |= layer_names("encoder.layers", f"{_ENCODER}.layers", model.config.vlm_depth, _BART_LAYER)
+    names |= layer_names("blocks", "transformer.blocks", model.config.depth, _BLOCK)
     layout = {}
     for ours, parameter in model.state_dict().items():
         if ours == "positions":

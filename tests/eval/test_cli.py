@@ -195,7 +195,7 @@ def test_a_path_that_cannot_be_one_is_bad_input(replan, tmp_path, monkeypatch, c
 def test_a_page_that_cannot_be_written_leaves_the_old_one(replan, tmp_path, monkeypatch):
     replan("eval", "--suite", "belt", "--episodes", 1, "--out", tmp_path)
     page = tmp_path / "page.html"
-    page.write_text("old")
+    page.write_text("<html>old")
     assert replan("board", tmp_path, "--html", page, "--title", "x\udcff")[0] == 2
 
     def refuse(*_):
@@ -205,8 +205,16 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(replan, tmp_path, monk
         patch.setattr("os.fsync", refuse)
         code, out, err = replan("board", tmp_path, "--html", page, "--json")
     assert (code, last_line(out)["error"]) == (4, f"{str(page)!r}: No space left on device")
-    assert page.read_text() == "old" and sorted(os.listdir(tmp_path)) == ["episodes.db", "page.html"]
+    assert page.read_text() == "<html>old" and sorted(os.listdir(tmp_path)) == ["episodes.db", "page.html"]
     assert replan("board", tmp_path, "--html", tmp_path / "none" / "page.html")[0] == 2
+
+
+def test_a_page_replaces_nothing_but_a_page(replan, tmp_path):
+    replan("eval", "--suite", "belt", "--episodes", 1, "--out", tmp_path)
+    database = (tmp_path / "episodes.db").read_bytes()
+    code, _, err = replan("board", tmp_path, "--html", tmp_path / "episodes.db")
+    assert code == 2 and "exists and is no page" in err
+    assert (tmp_path / "episodes.db").read_bytes() == database
 
 
 MEASURED = ["eval", "--suite", "belt", "--method", "draft", "--episodes", 2, "--clock", "realtime", "--json", "--out"]

@@ -77,6 +77,8 @@ def test_bad_source_is_named(text, message):
         ('{"cell": "a", "method": "dense", "rounds": [["full", 1.9]]}', "line 1"),
         ('{"cell": "a", "method": "dense", "rounds": [["full", Infinity]]}', "line 1"),
         ('{"cell": "a", "method": "dense", "rounds": [["full", -1]]}', "negative"),
+        ('{"cell": "a", "method": "dense", "rounds": [["full", true]]}', "line 1"),
+        (2 * '{"cell": "a", "method": "dense", "rounds": [["full", 1]]}\n', "line 2 .* on this cell before"),
     ],
 )
 def test_file_that_is_no_trace_is_refused(tmp_path, content, message):

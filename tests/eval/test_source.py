@@ -121,6 +121,21 @@ def test_of_a_distribution_every_module_counts_whatever_its_name(tmp_path, monke
     assert source.digest(source.imported("warping")) != before
 
 
+def test_a_namespace_and_a_folder_behind_a_link_count_as_any_other(tmp_path, monkeypatch):
+    (tmp_path / "site/spacious/fast").mkdir(parents=True)
+    (tmp_path / "site/spacious/fast/__init__.py").write_text("STEPS = 2\n")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/core.py").write_text("STEPS = 2\n")
+    (tmp_path / "site/spacious/linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere/loop").symlink_to(tmp_path / "site/spacious")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    digests = [source.digest(source.imported("spacious.fast"))]
+    for file in ("site/spacious/fast/__init__.py", "elsewhere/core.py"):
+        (tmp_path / file).write_text("STEPS = 9\n")
+        digests.append(source.digest(source.imported("spacious.fast")))
+    assert len(set(digests)) == 3
+
+
 def test_a_tree_that_cannot_be_parsed_still_has_a_digest(tmp_path, monkeypatch):
     (tmp_path / "odd.py").write_text("def (:\n")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -1,4 +1,4 @@
-"""What the parity tests share: recordings of public models, and porting errors that pi0 and pi0.5 have in common."""
+"""What tests of families share: recordings of public models, porting errors of pi0 and pi0.5, and conventions."""
 
 from __future__ import annotations
 
@@ -37,6 +37,19 @@ PALIGEMMA = dict(
     horizon=10,
 )
 """Dimensions of the recordings of make_pi0.py."""
+CONVENTIONS = dict(
+    cameras=("third", "wrist"),
+    image_size=64,
+    words=("<pad>", "bin", "hairbrush", "in", "put", "red", "the"),
+    max_tokens=8,
+    state_mean=(0.1,) * 11,
+    state_std=(2.0,) * 11,
+    action_mean=(0.0,) * 7,
+    action_std=(0.5,) * 7,
+    gripper=(6,),
+    replan=10,
+)
+"""Of the processors of tiny models, for the observation that conftest.py has."""
 
 
 def recorded(file, group):

@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 import torch
+from parity import CONVENTIONS
 from replan import accel
 from replan.policies import checkpoint
 from replan.policies.agent import ChunkAgent
@@ -15,18 +16,7 @@ from replan.policies.policy import load_policy
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-PROCESSOR = FastWAMProcessor(
-    cameras=("third", "wrist"),
-    image_size=64,
-    words=("<pad>", "bin", "hairbrush", "in", "put", "red", "the"),
-    max_tokens=8,
-    state_mean=(0.1,) * 11,
-    state_std=(2.0,) * 11,
-    action_mean=(0.0,) * 7,
-    action_std=(0.5,) * 7,
-    gripper=(6,),
-    replan=10,
-)
+PROCESSOR = FastWAMProcessor(**CONVENTIONS)
 CONFIG = replace(TINY, depth=3, width=48, mlp=64, heads=2, action_width=32, action_mlp=48)
 
 

@@ -122,7 +122,7 @@ def norm_of_each_head(patch):
         heads = x.unflatten(-1, (CONFIG.heads, -1))
         return torch.nn.functional.rms_norm(heads, heads.shape[-1:], None, 1e-6).flatten(-2) * self.weight
 
-    patch.setattr(wan.WideRMSNorm, "forward", forward)
+    patch.setattr(wan.ScaledRMSNorm, "forward", forward)
 
 
 def scale_before_shift(patch):

@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 import torch
+from parity import CONVENTIONS
 from replan import accel
 from replan.policies import checkpoint
 from replan.policies.agent import ChunkAgent
@@ -18,16 +19,7 @@ from replan.policies.qwen3 import causal
 
 CONFIG = replace(TINY, vision_depth=1, depth=2, width=64, mlp=96, expert_width=64, expert_mlp=96, robots=3)
 PROCESSOR = GrootProcessor(
-    cameras=("third", "wrist"),
-    image_size=64,
-    words=("<pad>", "bin", "hairbrush", "in", "put", "red", "the"),
-    max_tokens=8,
-    state_mean=(0.1,) * 11,
-    state_std=(2.0,) * 11,
-    action_mean=(0.2,) * 7,
-    action_std=(0.5,) * 7,
-    gripper=(6,),
-    replan=10,
+    **{**CONVENTIONS, "action_mean": (0.2,) * 7},
     robot=2,
     image_token=CONFIG.image_token,
     tokens_per_view=CONFIG.tokens_per_view,

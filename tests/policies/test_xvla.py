@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 import torch
+from parity import CONVENTIONS
 from replan import accel
 from replan.policies import checkpoint
 from replan.policies.agent import ChunkAgent
@@ -14,19 +15,7 @@ from replan.policies.policy import load_policy
 from replan.policies.seams import Methods
 from replan.policies.xvla import TINY, XVLA, XVLAConfig, XVLAProcessor
 
-PROCESSOR = XVLAProcessor(
-    cameras=("third", "wrist"),
-    image_size=64,
-    words=("<pad>", "bin", "hairbrush", "in", "put", "red", "the"),
-    max_tokens=8,
-    state_mean=(0.1,) * 11,
-    state_std=(2.0,) * 11,
-    action_mean=(0.0,) * 7,
-    action_std=(0.5,) * 7,
-    gripper=(6,),
-    replan=10,
-    embodiment=1,
-)
+PROCESSOR = XVLAProcessor(**CONVENTIONS, embodiment=1)
 CONFIG = replace(TINY, width=48, mlp=64, depth=3, grippers=(6,))
 
 

@@ -444,6 +444,8 @@ def test_a_truncated_database_is_refused(tmp_path, written, make):
         """UPDATE episodes SET code = '{"suite": 1}'""",
         f"UPDATE episodes SET settings = '{200_000 * '['}'",
         """UPDATE rounds SET stages_ns = '{"encode": 1.5}'""",
+        "UPDATE rounds SET host_ns = -5",
+        "UPDATE rounds SET accepted = 50, drafted = 10",
         'DELETE FROM rounds WHERE "index" = 0',
         'DELETE FROM rounds WHERE "index" = 1',
         "UPDATE episodes SET key = 'another'",
