@@ -3,8 +3,9 @@
 Usage: python tools/mutation.py [--minutes 20] [FILE ...], or `make mutation MINUTES=20 FILES="eval/cells.py"`.
 
 Files, tests, operators and known equivalents are in tools/mutation.toml. Everything happens in a copy of the working
-tree; results go to build/mutation.jsonl, so that the next run goes on where this one stopped, and as a table to
-tools/mutation.md. A killed mutant is tried again when its file changes, a survivor also when its tests do.
+tree; results go to tools/mutation_record.txt, so that the next run goes on where this one stopped, and as a table to
+tools/mutation.md. Commit both. A killed mutant is tried again when its function changes, a survivor also when its tests
+do; survivors come first.
 
 Most of the time of a quick test is importing torch. So that is done once: every mutant is tested in a fork.
 """
@@ -14,9 +15,9 @@ from __future__ import annotations
 import argparse
 import ast
 import datetime
+import functools
 import hashlib
 import importlib
-import json
 import os
 import re
 import resource
@@ -28,7 +29,7 @@ import tempfile
 import time  # noqa: TID251 - a budget in minutes
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ from cosmic_ray.operators.provider import OperatorProvider
 
 ROOT = Path(__file__).parents[1]
 CONFIG = tomllib.loads((ROOT / "tools/mutation.toml").read_text(encoding="utf-8"))
-RESULTS = ROOT / "build/mutation.jsonl"
+RECORD = ROOT / "tools/mutation_record.txt"  # lines of: key, killed or survived, digest of the tests, date
 TABLE = ROOT / "tools/mutation.md"
 PACKAGES = ("accel", "envs", "eval", "files", "kernels", "policies", "results")
 
@@ -79,7 +80,7 @@ class Mutant:
         line: Number of the first changed line, from 1.
         was: That line.
         now: What replaces it.
-        key: Digest of the file's content and of the changed content.
+        key: Digest of the function around the change, before and after; outside functions, of the changed line.
     """
 
     file: str
@@ -151,11 +152,31 @@ def planted(file: str, source: str) -> Iterator[tuple[Mutant, str]]:
 def _mutant(file: str, source: str, changed: str) -> Mutant:
     before, after = source.splitlines(), changed.splitlines()
     line = next(i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b)
-    return Mutant(file, line + 1, before[line].strip(), after[line].strip(), _digest(source, changed))
+    name, first, last = _scope(source, line + 1)
+    scope = ["\n".join(lines[first - 1 : last + len(lines) - len(before)]) for lines in (before, after)]
+    return Mutant(file, line + 1, before[line].strip(), after[line].strip(), _digest(file, name, *scope))
+
+
+def _scope(source: str, line: int) -> tuple[str, int, int]:
+    """Returns the name and the first and last line of the outermost function around a line, else of the line itself."""
+    name, body = "", _parsed(source).body
+    while around := [each for each in body if each.lineno <= line <= (each.end_lineno or 0)]:
+        if not isinstance(around[0], ast.ClassDef | ast.FunctionDef):
+            break
+        name += "." + around[0].name
+        if isinstance(around[0], ast.FunctionDef):
+            return name, around[0].lineno, around[0].end_lineno or 0
+        body = around[0].body
+    return name, line, line
+
+
+@functools.cache
+def _parsed(source: str) -> ast.Module:
+    return ast.parse(source)
 
 
 def _digest(*texts: str) -> str:
-    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
 
 
 class Laboratory:
@@ -211,10 +232,31 @@ def _wait(child: int, seconds: float) -> int:
     return os.waitpid(child, 0)[1]
 
 
-def outcomes() -> dict[str, dict[str, Any]]:
+@dataclass(frozen=True)
+class Result:
+    """What the tests did with a mutant: one line of the record.
+
+    Attributes:
+        key: Of the mutant.
+        outcome: ``killed`` or ``survived``.
+        tests: Digest of the test files.
+        on: Date.
+    """
+
+    key: str
+    outcome: str
+    tests: str
+    on: str
+
+    def __str__(self) -> str:
+        """Returns the line."""
+        return f"{self.key} {self.outcome} {self.tests} {self.on}"
+
+
+def results() -> dict[str, Result]:
     """Returns the newest result of each mutant, by key."""
-    lines = RESULTS.read_text(encoding="utf-8").splitlines() if RESULTS.exists() else []
-    return {record["key"]: record for record in map(json.loads, lines)}
+    lines = RECORD.read_text(encoding="utf-8").splitlines() if RECORD.exists() else []
+    return {result.key: result for result in (Result(*line.split()) for line in lines)}
 
 
 def tests_digest(top: Path, file: str) -> str:
@@ -228,14 +270,15 @@ def examine(file: str, laboratory: Laboratory, end: float) -> None:
     # Of the copy, not of the working tree, which may be edited meanwhile.
     source, tests = (laboratory.top / file).read_text(encoding="utf-8"), CONFIG["files"][file]
     digest = tests_digest(laboratory.top, file)
-    known = outcomes()
-    waiting = []
+    known, waiting = results(), []
     for mutant, changed in [*planted(file, source), *mutants_of(file, source)]:
-        record = known.get(mutant.key)
-        if record is None or (not record["killed"] and record["tests"] != digest and mutant.reason is None):
+        result = known.get(mutant.key)
+        survived = result is not None and result.outcome == "survived" and mutant.reason is None
+        if result is None or (survived and result.tests != digest):
             waiting.append((mutant, changed))
     if not waiting:
         return
+    waiting.sort(key=lambda each: each[0].key not in known)  # survivors first
     passed, base, output = laboratory.run(tests)
     if not passed:
         print(f"the tests of {file} fail without a mutation:\n{output}", flush=True)
@@ -248,30 +291,32 @@ def examine(file: str, laboratory: Laboratory, end: float) -> None:
         passed, _, _ = laboratory.run(tests, int(4 * base + 10))
         if passed:
             print(f"  survived, line {mutant.line}: {mutant.was}  ->  {mutant.now}", flush=True)
-        record = {**asdict(mutant), "killed": not passed, "tests": digest, "on": str(datetime.date.today())}  # noqa: TID251
-        with RESULTS.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(record) + "\n")
+        outcome, today = "survived" if passed else "killed", str(datetime.date.today())  # noqa: TID251
+        with RECORD.open("a", encoding="utf-8") as stream:
+            stream.write(f"{Result(mutant.key, outcome, digest, today)}\n")
     (laboratory.top / file).write_text(source, encoding="utf-8")
 
 
 def write_table() -> None:
-    """Writes what is known of the files as they are now."""
-    known, rows, survivors = outcomes(), [], []
+    """Writes what is known of the files as they are now, and drops from the record what is not about them."""
+    known, record, rows, survivors = results(), [], [], []
     for file in CONFIG["files"]:
         source = (ROOT / file).read_text(encoding="utf-8")
         mutants = {m.key: m for m, _ in [*planted(file, source), *mutants_of(file, source)]}
-        records = [(mutant, known[key]) for key, mutant in mutants.items() if key in known]
-        alive = [mutant for mutant, record in records if not record["killed"]]
+        tested = [(mutant, known[key]) for key, mutant in mutants.items() if key in known]
+        record += [f"{result}\n" for _, result in tested]
+        alive = [mutant for mutant, result in tested if result.outcome == "survived"]
         counts = Counter("justified" if mutant.reason else "open" for mutant in alive)
-        newest = max((record["on"] for _, record in records), default="")
+        newest = max((result.on for _, result in tested), default="")
         rows.append(
-            f"| `{file}` | {len(mutants)} | {len(records)} | {len(records) - len(alive)} | {counts['justified']} "
+            f"| `{file}` | {len(mutants)} | {len(tested)} | {len(tested) - len(alive)} | {counts['justified']} "
             f"| {counts['open']} | {newest} |"
         )
         for mutant in sorted(alive, key=lambda mutant: mutant.line):
             was, now = (text.replace("|", "\\|") for text in (mutant.was, mutant.now))
             survivors.append(f"| `{file}` {mutant.line} | `{was}` | `{now}` | {mutant.reason or '**open**'} |")
     head = (ROOT / "tools/mutation.head.md").read_text(encoding="utf-8")
+    RECORD.write_text("".join(record), encoding="utf-8")
     TABLE.write_text(
         "\n".join(
             [
@@ -298,7 +343,6 @@ def main() -> None:
     arguments = parser.parse_args()
     if unknown := set(arguments.files) - set(CONFIG["files"]):
         parser.error(f"{', '.join(sorted(unknown))} not in tools/mutation.toml; add it with its tests")
-    RESULTS.parent.mkdir(exist_ok=True)
     end = time.monotonic() + 60 * arguments.minutes
     for module in CONFIG["preload"]:
         importlib.import_module(module)
