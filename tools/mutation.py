@@ -54,7 +54,8 @@ class DeleteStatement(Operator):
         if node.type == "simple_stmt":
             first = node.children[0]
             target = first.children[0] if first.type == "expr_stmt" else None
-            augmented = target is not None and first.children[1].get_code().strip() not in ("=", ":")
+            sign = first.children[1] if target is not None else None
+            augmented = sign is not None and sign.type == "operator" and sign.value != "="
             stores = target is not None and re.search(r"[.\[]", target.get_code())
             if augmented or stores or first.type in ("atom_expr", "power"):
                 yield first.start_pos, first.end_pos
