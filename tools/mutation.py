@@ -35,7 +35,6 @@ from typing import Any
 
 import parso
 import tomllib
-from cosmic_ray.mutating import mutate_code
 from cosmic_ray.operators.operator import Operator
 from cosmic_ray.operators.provider import OperatorProvider
 
@@ -118,22 +117,37 @@ def mutants_of(file: str, source: str) -> Iterator[tuple[Mutant, str]]:
     """Yields the mutants of a file, each with the whole changed content."""
     provider = OperatorProvider()
     operators = [provider[name]() for name in CONFIG["operators"]] + [DeleteStatement()]
-    regions, seen, lines = ignored(source), {" ".join(source.split())}, source.splitlines()
+    regions, seen, lines = ignored(source), {" ".join(source.split())}, [*source.splitlines(keepends=True), ""]
+    tree = parso.parse(source)
     for operator in operators:
-        tree, occurrence = parso.parse(source), 0
-        nodes = [tree]
-        while nodes:
-            node = nodes.pop(0)
-            nodes[:0] = getattr(node, "children", [])
-            for start, _ in operator.mutation_positions(node):
+        for node in _below(tree):
+            for index, (start, _) in enumerate(operator.mutation_positions(node)):
                 skipped = any(first <= start < last for first, last in regions) or node.parent.type == "parameters"
                 if not skipped and not re.search(CONFIG["skip"], lines[start[0] - 1]):
-                    changed = mutate_code(source, operator, occurrence) or source
+                    changed = _changed(lines, operator, node, index)
                     plain = re.sub(r"\bnot not ", "", " ".join(changed.split()))  # two operators write one mutant
                     if plain not in seen:
                         seen.add(plain)
                         yield _mutant(file, source, changed), changed
-                occurrence += 1
+
+
+def _below(tree: Any) -> Iterator[Any]:
+    yield tree
+    for child in getattr(tree, "children", ()):
+        yield from _below(child)
+
+
+def _changed(lines: list[str], operator: Operator, node: Any, index: int) -> str:
+    """Returns the content with a node mutated. The tree stays as it was: to parse anew would take most of the time."""
+    children = [(each, [*each.children]) for each in _below(node) if hasattr(each, "children")]
+    values = [(each, each.value) for each in _below(node) if hasattr(each, "value")]
+    (top, left), (bottom, right) = node.get_start_pos_of_prefix(), node.end_pos
+    text = operator.mutate(node, index).get_code()
+    for each, old in children:
+        each.children[:] = old
+    for each, old in values:
+        each.value = old
+    return "".join([*lines[: top - 1], lines[top - 1][:left], text, lines[bottom - 1][right:], *lines[bottom:]])
 
 
 def planted(file: str, source: str) -> Iterator[tuple[Mutant, str]]:
