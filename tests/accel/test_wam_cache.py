@@ -161,6 +161,9 @@ def test_it_composes_with_fewer_steps(wam):
     ("spec", "message"),
     [
         ("wam_cache:attention=1.1", "shares from 0 to 1, got 1.1 and 0.1"),
+        ("wam_cache:attention=-0.1", "got -0.1 and 0.1"),
+        ("wam_cache:surprise=1.1", "got 0.4 and 1.1"),
+        ("wam_cache:surprise=-0.1", "got 0.4 and -0.1"),
         ("wam_cache:surprise=nan", "got 0.4 and nan"),
         ("wam_cache:age=-1", "age must be 0 or more"),
         ("wam_cache:rule=newest", "rule one of both, attention"),
