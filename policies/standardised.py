@@ -16,6 +16,7 @@ from .model import Inputs
 
 if TYPE_CHECKING:
     import gymnasium
+    from typing_extensions import Self
 
 _MOST = {"cameras": 8, "words": 1 << 20, "max_tokens": 1024, "replan": 1024}
 """Largest values in a checkpoint, well beyond any published policy."""
@@ -76,6 +77,16 @@ class Standardised:
         check_sizes({**sizes, "cameras": len(self.cameras), "words": self.vocabulary}, _MOST)
         if len(set(self.cameras)) < len(self.cameras):
             raise ValueError(f"cameras must differ, got {self.cameras}")
+
+    @classmethod
+    def of(cls, config: Any, **conventions: Any) -> Self:
+        """Returns the conventions of a policy that is made here; a family adds those that follow from the dimensions.
+
+        Args:
+            config: The model's dimensions.
+            conventions: The fields of this class.
+        """
+        return cls(**conventions)
 
     @property
     def continuous(self) -> list[int]:

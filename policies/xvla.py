@@ -403,4 +403,14 @@ class XVLAProcessor(Standardised):
         return replace(super().inputs(observation), embodiment=torch.tensor([self.embodiment]))
 
 
-FAMILY = Family("x_vla", XVLAConfig, XVLA, XVLAProcessor)
+FAMILY = Family(
+    "x_vla",
+    XVLAConfig,
+    XVLA,
+    XVLAProcessor,
+    sizes={
+        "full": X_VLA,
+        "layers": replace(X_VLA, vision_depths=(1, 1, 1, 1), vlm_depth=2, depth=2, vocab=1024),
+        "tiny": TINY,
+    },
+)

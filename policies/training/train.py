@@ -7,7 +7,6 @@ Resumable: ``state.safetensors`` in the run folder holds weights, averages and o
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from tqdm import tqdm
 
 from ...files import write_file
 from .. import checkpoint
+from ..initial import initialise
 from ..model import Inputs
 from ..pi0 import TINY, TINY_COARSE, Pi0, Pi0Config, Pi0Processor
 from ..policy import IN_FOLDER
@@ -88,24 +88,6 @@ def flow_loss(model: Pi0, inputs: Inputs, actions: Tensor, generator: torch.Gene
     return (model.step(x, time, context) - model.flow.target(actions, noise)).square().mean()
 
 
-def initialise(model: Pi0, generator: torch.Generator) -> None:
-    """Samples initial weights: fan-in scaled, small residual outputs, a zero action head."""
-    for name, parameter in model.named_parameters():
-        with torch.no_grad():
-            if name.startswith("action_out"):
-                parameter.zero_()
-            elif parameter.ndim >= 2 and not name.endswith(("positions", "embed.weight")):
-                fan_in = parameter[0].numel()
-                small = name.endswith(("out.weight", "down.weight"))
-                parameter.normal_(0, 0.02 if small else 1 / math.sqrt(fan_in), generator=generator)
-            elif name.endswith("embed.weight"):
-                parameter.normal_(0, 1 / math.sqrt(parameter.shape[1]), generator=generator)
-            elif name.endswith("positions"):
-                parameter.normal_(0, 0.1, generator=generator)
-            elif name.endswith("bias"):
-                parameter.zero_()
-
-
 def train(folders: list[Path], out: Path, recipe: Recipe, start: Path | None = None, workers: int = 2) -> None:
     """Leaves ``policy.safetensors``, ``log.jsonl`` and ``state.safetensors`` in ``out``; run again, it continues.
 
@@ -143,6 +125,7 @@ def _work(
     check = Dataset(folders, data.processor, held_out=True)
     model = Pi0(config)
     initialise(model, torch.Generator().manual_seed(recipe.seed))
+    nn.init.zeros_(model.action_out.weight)  # the first prediction is the mean of all actions
     if start:
         checkpoint.load_weights(start, model)
     averaged = {name: value.clone() for name, value in model.state_dict().items()}
