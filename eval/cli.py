@@ -26,6 +26,7 @@ from ..files import is_wrong_path
 from ..results.escaping import visible
 from ..results.store import StoreError, StoreUnavailable
 from .commands import CommandFailed, show
+from .commands.analyze import analyze
 from .commands.bench import bench
 from .commands.board import board
 from .commands.collect import collect
@@ -58,6 +59,7 @@ for command in (
     board,
     compare,
     bench,
+    analyze,
     verify,
     policy,
     envs,

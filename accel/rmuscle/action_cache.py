@@ -125,6 +125,10 @@ class SelectedNeurons(Ops):
             for group in self._steps
         ]
 
+    def contributions(self) -> Tensor:
+        """Returns [steps, layers, H] the contributions of the last round, of the steps that were computed."""
+        return torch.stack([torch.stack(step) for group in self._steps for step in group])
+
     def start(self, call: Call) -> None:
         """Waits for the first anchor."""
         self._group, self._steps, self._kept = -1, [[] for _ in self.anchors], dict[int, _Kept]()
