@@ -265,6 +265,7 @@ class Registry:
         from ..policies.seams import Seam, naming, needed_files
 
         path, parts, paths = open_policy(policy).path, _parts(spec), {}
+        other_routes = {Seam.ROUND, Seam.WINDOW, Seam.CONTEXT, Seam.PREDICTION}  # they leave the full one as it is
         for part in parts:
             for file in needed_files(part, path):
                 if not file.exists():
@@ -279,7 +280,7 @@ class Registry:
             files=Files(paths),
             activity_counters=tuple(counter for part in parts for counter in part.activity_counters),
             routes=tuple(dict.fromkeys(route for part in parts for route in part.routes)),
-            reschedules=tuple(part.name for part in parts if part.claims - {Seam.ROUND, Seam.PREDICTION}),
+            reschedules=tuple(part.name for part in parts if part.claims - other_routes),
             ordered=any(part.ordered for part in parts),
             code=source.digest(source.imported(*_modules(*map(type, parts))) - source.imported(*AGENT)),
             first_observations=firsts,

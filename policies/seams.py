@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from .flow import FlowSpec, Schedule
-from .model import DENSE, ROUND_SEAMS, FlowModel, Ops, Seam, Stages
+from .model import CONTAINS, DENSE, ROUND_SEAMS, FlowModel, Ops, Seam, Stages
 from .policy import Policy
 from .round import FULL, Call, Proposal, Start
 
@@ -78,7 +78,7 @@ class Method:
         return {}
 
     def look(self, call: Call) -> None:
-        """Tap: the observation has been encoded; nothing else has run."""
+        """Tap: the observation is there, and nothing has run. Who reads ``call.prefix`` lets it be encoded."""
 
     def observe_full(self, call: Call) -> None:
         """Tap: the full path of this round has run; ``call.context`` and ``call.chunk`` are set."""
@@ -95,6 +95,18 @@ class Method:
 
     def propose(self, call: Call) -> Proposal | None:
         """ROUND: a chunk that makes the full path unnecessary, or None to let the full path run."""
+        raise NotImplementedError
+
+    def window(self, window: int) -> int:
+        """WINDOW: how many actions are executed before the next round. Asked once, after ``attach``.
+
+        Args:
+            window: What it would be without the method.
+        """
+        raise NotImplementedError
+
+    def context(self, call: Call) -> Any | None:
+        """CONTEXT: a context that ``prefill`` returned in an earlier round, or None to let it run in this one."""
         raise NotImplementedError
 
     def init(self, call: Call, flow: FlowSpec) -> Start | None:
@@ -192,6 +204,13 @@ class Methods:
                         f"{seam.value!r} seam"
                     )
                 self.owner[seam] = method
+        for outer, inner in CONTAINS.items():
+            for seam in sorted(inner & self.owner.keys()):
+                if outer in self.owner and self.owner[outer] is not self.owner[seam]:
+                    raise ValueError(
+                        f"{self.owner[outer].name!r} and {self.owner[seam].name!r} cannot be combined: the "
+                        f"{seam.value!r} seam is missing from rounds in which the {outer.value!r} seam is used"
+                    )
         self.prefill_ops: Ops = DENSE
         self.step_ops: Ops = DENSE
         self.stages: Stages | None = None
@@ -256,7 +275,7 @@ class Methods:
         return counted
 
     def look(self, call: Call) -> None:
-        """Shows every method the encoded observation."""
+        """Shows every method the observation."""
         for method in self.all:
             method.look(call)
 
@@ -268,6 +287,14 @@ class Methods:
     def propose(self, call: Call) -> Proposal | None:
         """ROUND."""
         return self.owner[Seam.ROUND].propose(call) if Seam.ROUND in self.owner else None
+
+    def window(self, window: int) -> int:
+        """WINDOW."""
+        return self.owner[Seam.WINDOW].window(window) if Seam.WINDOW in self.owner else window
+
+    def context(self, call: Call) -> Any | None:
+        """CONTEXT; None is the prefill's."""
+        return self.owner[Seam.CONTEXT].context(call) if Seam.CONTEXT in self.owner else None
 
     def schedule(self, call: Call, flow: FlowSpec) -> Schedule:
         """SCHEDULE."""
