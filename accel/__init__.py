@@ -20,14 +20,32 @@ from ..policies.seams import Method, Methods, naming
 from .dp_cache import DPCache
 from .few_step import FewStep
 from .flash.method import Flash
+from .hold import Hold
 from .rmuscle.action_cache import ActionCache
 from .rmuscle.context_cache import ContextCache
 from .rmuscle.method import RMuscle
+from .stale_prefix import StalePrefix
 from .wam_cache import WAMCache
+from .warm_start import WarmStart
+from .window import Window
 
 GROUP = "replan.methods"
 BUILT_IN: dict[str, type[Method]] = {
-    kind.name: kind for kind in (Method, FewStep, Flash, DPCache, WAMCache, ContextCache, ActionCache, RMuscle)
+    kind.name: kind
+    for kind in (
+        Method,
+        Window,
+        Hold,
+        StalePrefix,
+        FewStep,
+        WarmStart,
+        DPCache,
+        Flash,
+        WAMCache,
+        ContextCache,
+        ActionCache,
+        RMuscle,
+    )
 }
 
 

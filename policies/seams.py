@@ -37,6 +37,8 @@ class Method:
         routes: Routes that its rounds may take; they may depend on its options.
         requires: Type of context that the model must produce; None if any will do.
         ordered: Whether the method learns across episodes. Its episodes then run in one fixed order in one process.
+        limit: Options with which it is exactly dense, as users read them; empty where there are none.
+        papers: arXiv identifiers of what it follows.
     """
 
     name: ClassVar[str] = "dense"
@@ -45,6 +47,16 @@ class Method:
     routes: tuple[str, ...] = (FULL,)
     requires: ClassVar[type | None] = None
     ordered: ClassVar[bool] = False
+    limit: ClassVar[str] = ""
+    papers: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def misfit(cls, model: type[FlowModel]) -> str | None:
+        """Returns why the method cannot work with models of a type, besides ``claims`` and ``requires``; None if none.
+
+        The text goes on after a colon.
+        """
+        return None
 
     def files(self, policy: Path) -> list[Path]:
         """Returns the files that the method needs besides the policy at this path, such as a draft or a library.
@@ -182,6 +194,28 @@ def needed_files(method: Method, policy: Path) -> list[Path]:
     return paths
 
 
+def obstacle(method: Method | type[Method], model: type[FlowModel], name: str) -> str | None:
+    """Returns why a method cannot run on models of a type, as a sentence; None where it can.
+
+    Args:
+        method: The method.
+        model: The type of the model.
+        name: How the sentence calls the policy or the family.
+    """
+    if missing := sorted(method.claims - ROUND_SEAMS - model.seams):
+        return (
+            f"{method.name!r} replaces the {missing[0].value!r} seam, which {name} does not offer: its model "
+            f"({model.__name__}) has {', '.join(sorted(seam.value for seam in model.seams)) or 'none inside'}"
+        )
+    if method.requires is not None and not issubclass(model.context, method.requires):
+        return (
+            f"{method.name!r} requires a context of the kind {method.requires.__name__}, and the model of {name} "
+            f"produces a {model.context.__name__}"
+        )
+    reason = method.misfit(model)
+    return reason and f"{method.name!r} cannot run on {name}: {reason}"
+
+
 class Methods:
     """Methods that act together, composed once.
 
@@ -223,18 +257,10 @@ class Methods:
                 or a method refuses the policy or fails.
         """
         model = policy.model
-        for seam, method in self.owner.items():
-            if seam not in ROUND_SEAMS | model.seams:
-                raise ValueError(
-                    f"{method.name!r} replaces the {seam.value!r} seam, which {policy.name} does not offer: its model "
-                    f"({type(model).__name__}) has {', '.join(sorted(s.value for s in model.seams)) or 'none inside'}"
-                )
         for method in self.all:
-            if method.requires is not None and not issubclass(model.context, method.requires):
-                raise ValueError(
-                    f"{method.name!r} requires a context of the kind {method.requires.__name__}, and the model of "
-                    f"{policy.name} produces a {model.context.__name__}"
-                )
+            if reason := obstacle(method, type(model), policy.name):
+                raise ValueError(reason)
+        for method in self.all:
             with naming(f"the method {method.name!r} cannot be attached to {policy.name}"):
                 method.attach(policy)
         with naming(f"the stages of {policy.name} cannot be replaced"):

@@ -52,6 +52,8 @@ class RMuscle(Method):
     claims = frozenset({Seam.PREFILL_FFN, Seam.STEP_FFN})
     routes = (FULL, CACHED, FALLBACK)
     activity_counters = ("ffn_rows_reused", "neurons_reused")
+    limit = "tokens=1:neurons=1"
+    papers = ("2609.19104",)
 
     def __init__(
         self,
