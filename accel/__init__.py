@@ -17,6 +17,8 @@ from typing import Any
 
 from ..policies import entry_points
 from ..policies.seams import Method, Methods, naming
+from .compiled import Compile
+from .cudagraph import CUDAGraph
 from .dp_cache import DPCache
 from .few_step import FewStep
 from .flash.method import Flash
@@ -38,6 +40,8 @@ BUILT_IN: dict[str, type[Method]] = {
         Hold,
         StalePrefix,
         FewStep,
+        Compile,
+        CUDAGraph,
         WarmStart,
         DPCache,
         Flash,
