@@ -23,6 +23,7 @@ from .dp_cache import DPCache
 from .few_step import FewStep
 from .flash.method import Flash
 from .hold import Hold
+from .nirvana import Nirvana
 from .rmuscle.action_cache import ActionCache
 from .rmuscle.context_cache import ContextCache
 from .rmuscle.method import RMuscle
@@ -49,6 +50,7 @@ BUILT_IN: dict[str, type[Method]] = {
         ContextCache,
         ActionCache,
         RMuscle,
+        Nirvana,
     )
 }
 
