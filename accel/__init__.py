@@ -17,6 +17,7 @@ from typing import Any
 
 from ..policies import entry_points
 from ..policies.seams import Method, Methods, naming
+from .bac import BAC
 from .compiled import Compile
 from .cudagraph import CUDAGraph
 from .dp_cache import DPCache
@@ -24,6 +25,7 @@ from .few_step import FewStep
 from .flash.method import Flash
 from .hold import Hold
 from .nirvana import Nirvana
+from .probe_flow import ProbeFlow
 from .rmuscle.action_cache import ActionCache
 from .rmuscle.context_cache import ContextCache
 from .rmuscle.method import RMuscle
@@ -45,6 +47,8 @@ BUILT_IN: dict[str, type[Method]] = {
         CUDAGraph,
         WarmStart,
         DPCache,
+        BAC,
+        ProbeFlow,
         Flash,
         WAMCache,
         ContextCache,
