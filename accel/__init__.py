@@ -18,6 +18,7 @@ from typing import Any
 from ..policies import entry_points
 from ..policies.seams import Method, Methods, naming
 from .bac import BAC
+from .catalogue import Entry, describe
 from .compiled import Compile
 from .cudagraph import CUDAGraph
 from .dp_cache import DPCache
@@ -91,6 +92,12 @@ def known_methods() -> list[str]:
     """Returns the names of all methods, those of other authors' packages included."""
     methods, reasons = _others()
     return sorted({*BUILT_IN, *methods, *reasons})
+
+
+def every_method() -> tuple[list[Entry], dict[str, str]]:
+    """Returns descriptions of all methods, and why those that are missing cannot be used, by name."""
+    methods, reasons = _others()
+    return [describe(kind) for kind in (*BUILT_IN.values(), *methods.values())], reasons
 
 
 @cache

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import gymnasium
     import numpy as np
 
+    from ..accel.catalogue import Entry
     from ..envs import Suite
     from ..policies.policy import Policy
     from ..policies.seams import Method
@@ -253,6 +254,12 @@ class Registry:
             code=source.digest(source.imported(*AGENT, *_modules(*kinds))),
             incompatibilities=stored.processor.incompatibilities,
         )
+
+    def methods(self) -> tuple[list[Entry], dict[str, str]]:
+        """Returns what there is to say about every method, and why others cannot be used, by name."""
+        from .. import accel
+
+        return accel.every_method()
 
     def method(self, spec: str, policy: str) -> MethodInfo:
         """Describes a method, such as ``flash:delta=0.1+dp_cache``, on a policy.
