@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..policies.model import DENSE, FlowModel, Ops, Prefix, Stages
+from ..policies.model import DENSE, FlowModel, Inputs, Ops, Prefix, Stages
 from ..policies.policy import Policy
 from ..policies.round import Call
 from ..policies.seams import Method, Seam
+from .nest import leaves
 
 COMPILERS = ("g++", "clang++", "c++")
 
@@ -23,8 +24,7 @@ COMPILERS = ("g++", "clang++", "c++")
 class Compile(Method):
     """Runs the stages through ``torch.compile``; a walk that another method has ops for runs as it is.
 
-    The first round compiles, and so does a prefix of another shape; shapes that vary are compiled as such from the
-    second one on.
+    The first round compiles. Graphs behind the encoding serve prefixes of any length.
 
     Args:
         backend: Of ``torch.compile``. ``eager`` and ``aot_eager`` trace and compile nothing, to find faults.
@@ -61,21 +61,25 @@ class Compile(Method):
         """Compiled ones. The model's own methods stay as they are."""
         # What depends on the values of masks is read once per round, and is no reason to warn.
         logging.getLogger("torch._dynamo.variables.tensor").setLevel(logging.ERROR)
-        encode, condition = self._compiled(model.encode), self._compiled(model.condition)
-        prefill, step = self._compiled(model.prefill), self._compiled(model.step)
+        encode, prefill, condition, step = map(self._compiled, model.stages())
         times: dict[float, Tensor] = {}  # as tensors: a graph would be compiled for every number
+        length_varies = _LengthVaries()
 
         def run_prefill(prefix: Prefix, ops: Ops) -> Any:
-            return prefill(prefix, ops) if ops is DENSE else model.prefill(prefix, ops)
+            return prefill(length_varies(prefix), ops) if ops is DENSE else model.prefill(prefix, ops)
+
+        def run_condition(context: Any, inputs: Inputs) -> Any:
+            return condition(length_varies(context), inputs)
 
         def run_step(x: Tensor, time: Tensor | float, context: Any, ops: Ops) -> Tensor:
             if ops is not DENSE:
                 return model.step(x, time, context, ops)
             if not isinstance(time, Tensor):
                 time = times.setdefault(time, torch.tensor(time, dtype=torch.float32, device=x.device))
-            return step(x, time, context, ops)
+            # The noise was made outside of inference mode, and would be compiled for apart.
+            return step(x if x.is_inference() else x.clone(), time, length_varies(context), ops)
 
-        return Stages(encode, run_prefill, condition, run_step)
+        return Stages(encode, run_prefill, run_condition, run_step)
 
     def observe_full(self, call: Call) -> None:
         """Reports the graphs that this round compiled."""
@@ -99,3 +103,19 @@ class Compile(Method):
             return fast(*arguments)
 
         return run
+
+
+class _LengthVaries:
+    """Tells the compiler that prompts have different lengths, before a second one makes it compile everything anew."""
+
+    def __init__(self) -> None:
+        self._last: Any = None
+
+    def __call__(self, value: Any) -> Any:
+        """Returns a prefix or context whose second dimension may be another one in the next round."""
+        if value is not self._last:
+            for each in leaves(value):
+                if isinstance(each, Tensor) and each.ndim > 1:
+                    torch._dynamo.maybe_mark_dynamic(each, 1)
+            self._last = value
+        return value

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from ..policies.model import DENSE, FlowModel, Ops, Stages
 from ..policies.policy import Policy
 from ..policies.round import Call
 from ..policies.seams import Method, Seam
+from .nest import leaves, mapped
 
 GRAPHS = 16
 """Graphs of a stage that are kept: one per length of a prefix that episodes of a run have. The oldest one goes."""
@@ -102,15 +102,15 @@ class Replayed:
 
     def __call__(self, *arguments: Any) -> Any:
         """Returns the function's result."""
-        leaves = list(_leaves(arguments))
-        key = tuple((each.shape, each.dtype) if isinstance(each, Tensor) else each for each in leaves)
-        given = [each for each in leaves if isinstance(each, Tensor)]
+        every = list(leaves(arguments))
+        key = tuple((each.shape, each.dtype) if isinstance(each, Tensor) else each for each in every)
+        given = [each for each in every if isinstance(each, Tensor)]
         if key not in self._graphs:
             if len(self._graphs) == GRAPHS:
                 del self._graphs[next(iter(self._graphs))]
-            static = _mapped(arguments, torch.clone)
+            static = mapped(arguments, torch.clone)
             output, replay = capture(lambda: self._function(*static))
-            inputs = [each for each in _leaves(static) if isinstance(each, Tensor)]
+            inputs = [each for each in leaves(static) if isinstance(each, Tensor)]
             self._graphs[key] = (inputs, list(given), output, replay)
             self.captures += 1
         inputs, last, output, replay = self._graphs[key]
@@ -120,7 +120,7 @@ class Replayed:
                 last[place] = new
         replay()
         self.replays += 1
-        return _mapped(output, torch.clone)
+        return mapped(output, torch.clone)
 
 
 def capture(function: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
@@ -135,26 +135,3 @@ def capture(function: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
     with torch.cuda.graph(graph):
         output = function()
     return output, graph.replay
-
-
-def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Returns a nest of tuples, lists and dataclasses with other tensors."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{each.name: _mapped(getattr(value, each.name), change) for each in fields(value)})
-    if isinstance(value, (tuple, list)):
-        items = [_mapped(each, change) for each in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    return value
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    """Yields what a nest contains, in order."""
-    if is_dataclass(value) and not isinstance(value, type):
-        value = [getattr(value, each.name) for each in fields(value)]
-    if isinstance(value, (tuple, list)):
-        for each in value:
-            yield from _leaves(each)
-    else:
-        yield value

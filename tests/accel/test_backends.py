@@ -3,7 +3,7 @@
 import pytest
 import torch
 from replan import accel
-from replan.accel import compiled, cudagraph
+from replan.accel import compiled, cudagraph, nest
 from replan.policies.agent import ChunkAgent
 
 
@@ -27,6 +27,13 @@ def test_compiled_stages_equal_the_models_and_leave_it_as_it_is(policy, observat
     assert agent.counters() == {"compiled_calls": 2 * 13}  # encode, prefill, condition and ten steps
     assert rounds[0].extra["compiled_graphs"] > 3 and rounds[1].extra["compiled_graphs"] == 0
     assert set(vars(policy.model)) == state and agent.dense_error() < 1e-5
+
+    longer = {**observation, "instruction": "put the toy dog in the red bin"}
+    _, rounds, agent = act(policy, "compile:backend=eager", observation, steps=10)
+    agent.reset(5)
+    agent.act(longer)
+    assert agent.round.call.prefix.embeddings.shape[1] == rounds[0].call.prefix.embeddings.shape[1] + 1
+    assert agent.round.extra["compiled_graphs"] == 0 and agent.dense_error() < 1e-5
 
     # Walks with ops of others are not traced: what ops answer changes from round to round.
     cached, _, _ = act(policy, "context_cache", observation)
@@ -52,7 +59,7 @@ def captured(monkeypatch):
         output = function()
 
         def replay():
-            for place, new in zip(cudagraph._leaves(output), cudagraph._leaves(function()), strict=True):
+            for place, new in zip(nest.leaves(output), nest.leaves(function()), strict=True):
                 if isinstance(new, torch.Tensor):
                     place.copy_(new)
 
