@@ -1,4 +1,4 @@
-"""BAC: every FFN of the action expert has its own steps at which it is computed; between them its last output stands in.
+"""BAC: every FFN of the action expert has its own steps at which it is computed, and reuses its last output elsewhere.
 
 Ji, Meng, Cui, Li, Hua, Chen, Wang: "Block-wise Adaptive Caching for Accelerating Diffusion Policy", arXiv 2506.13456.
 """

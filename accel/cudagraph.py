@@ -1,4 +1,4 @@
-"""CUDA graphs: the kernels of a stage are captured once per shape and replayed, so that launching them costs nothing."""
+"""CUDA graphs: the kernels of a stage are captured once per shape and replayed, which saves launching them."""
 
 from __future__ import annotations
 

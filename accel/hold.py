@@ -17,7 +17,7 @@ class Hold(Method):
         rounds: Rounds in a row that may do so while actions are left. 0 is exactly dense.
 
     Raises:
-        ValueError: ``rounds`` is negative; on ``attach``, the policy's actions are relative to the state of their round.
+        ValueError: ``rounds`` is negative; on ``attach``, actions are relative to the state of their round.
     """
 
     name = "hold"

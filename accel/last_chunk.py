@@ -28,8 +28,8 @@ class LastChunk:
         """Raises ValueError where actions are differences to the state of their own round, and mean nothing later."""
         if getattr(policy.processor, "relative", False):
             raise ValueError(
-                f"{self._method!r} cannot go on with the chunks of {policy.name}: its actions are relative to the state "
-                "in which a round began"
+                f"{self._method!r} cannot go on with the chunks of {policy.name}: its actions are relative to the "
+                "state in which a round began"
             )
 
     def keep(self, call: Call) -> None:

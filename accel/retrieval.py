@@ -57,9 +57,7 @@ class Limits:
                 f"{self.ahead}"
             )
         if not self.memory_mb >= 0 or not self.rebuild_ms >= 0:
-            raise ValueError(
-                f"memory_mb and rebuild_ms must be at least 0, got {self.memory_mb} and {self.rebuild_ms}"
-            )
+            raise ValueError(f"memory_mb and rebuild_ms must be at least 0, got {self.memory_mb} and {self.rebuild_ms}")
 
     def folder(self, policy: Path) -> Path:
         """Returns where the library of a policy lies."""

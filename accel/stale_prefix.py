@@ -1,11 +1,10 @@
-"""A context that is read for several rounds, while state and denoising are fresh: the null hypothesis of every cache."""
+"""A context that is read for several rounds, while state and denoising are fresh: what every cache has to beat."""
 
 from __future__ import annotations
 
 import torch
 
 from ..policies.model import FlowModel
-from ..policies.policy import Policy
 from ..policies.round import FULL, Call, Proposal
 from ..policies.seams import Method, Seam
 

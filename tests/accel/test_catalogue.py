@@ -48,7 +48,7 @@ def test_methods_that_are_named_say_where_they_do_not_run(replan):
     assert code == 0 and "  families" in out and out.startswith("wam_cache: Computes a refresh set")
     assert "not x_vla" in out and "'prefill_rows' seam, which x_vla does not offer" in out and "few_step" not in out
     code, _, err = replan("methods", "wam_cash")
-    assert code == 2 and "did you mean wam_cache" in err
+    assert code == 2 and "did you mean 'wam_cache'" in err
 
 
 def test_families_are_asked_and_not_listed(monkeypatch):

@@ -10,9 +10,9 @@ from replan.accel import library
 from replan.accel.nirvana import noise_of
 from replan.accel.rmuscle.recording import RATIOS, Recording
 from replan.policies.agent import ChunkAgent
+from replan.policies.flow import Schedule
 from replan.policies.policy import load_policy
 from replan.policies.round import Start
-from replan.policies.flow import Schedule
 from replan.policies.seams import Method, Seam
 
 INSTRUCTION = "put the hairbrush in the red bin"

@@ -7,8 +7,8 @@ import pytest
 import torch
 from replan import accel
 from replan.accel import library
-from replan.accel.rmuscle.recording import RATIOS, Recording
 from replan.accel.retrieval import Window
+from replan.accel.rmuscle.recording import RATIOS, Recording
 from replan.policies.agent import ChunkAgent
 from replan.policies.policy import load_policy
 from replan.policies.weights import CheckpointError

@@ -28,7 +28,9 @@ def play(policy, spec, observation, rounds=3):
 @pytest.fixture(scope="module")
 def families(policy, randomised):
     small = dict(depth=3, width=48, mlp=64)
-    wam = randomised(fast_wam.FastWAM(replace(fast_wam.TINY, **small, heads=2, action_width=32, action_mlp=48, steps=5)))
+    wam = randomised(
+        fast_wam.FastWAM(replace(fast_wam.TINY, **small, heads=2, action_width=32, action_mlp=48, steps=5))
+    )
     vla = randomised(xvla.XVLA(replace(xvla.TINY, **small)))
     robot = xvla.XVLAProcessor(**vars(policy.processor))
     return {
