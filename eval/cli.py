@@ -34,6 +34,7 @@ from .commands.compare import compare
 from .commands.envs import envs
 from .commands.evaluate import evaluate_command
 from .commands.library import library
+from .commands.methods import methods
 from .commands.policy import policy
 from .commands.setup import doctor, setup
 from .commands.training import train, train_draft
@@ -63,6 +64,7 @@ for command in (
     verify,
     policy,
     envs,
+    methods,
     setup,
     doctor,
     collect,

@@ -38,6 +38,8 @@ class ActionCache(Method):
     name = "action_cache"
     claims = frozenset({Seam.STEP_FFN})
     activity_counters = ("neurons_reused",)
+    limit = "ratio=1"
+    papers = ("2609.19104",)
 
     def __init__(self, ratio: float = 0.5, anchors: tuple[int, ...] | None = None) -> None:
         if anchors is not None and (anchors[0] != 0 or list(anchors) != sorted(set(anchors))):
