@@ -18,16 +18,25 @@ from typing import Any
 from ..policies import entry_points
 from ..policies.seams import Method, Methods, naming
 from .dp_cache import DPCache
+from .eventful import Eventful
+from .fastv import FastV
 from .few_step import FewStep
 from .flash.method import Flash
 from .rmuscle.action_cache import ActionCache
 from .rmuscle.context_cache import ContextCache
 from .rmuscle.method import RMuscle
+from .tome import ToMe
+from .vla_cache import VLACache
+from .vla_pruner import VLAPruner
 from .wam_cache import WAMCache
 
 GROUP = "replan.methods"
 BUILT_IN: dict[str, type[Method]] = {
-    kind.name: kind for kind in (Method, FewStep, Flash, DPCache, WAMCache, ContextCache, ActionCache, RMuscle)
+    kind.name: kind
+    for kind in (
+        *(Method, FewStep, Flash, DPCache, ContextCache, ActionCache, RMuscle),
+        *(WAMCache, VLACache, FastV, VLAPruner, Eventful, ToMe),
+    )
 }
 
 

@@ -1,7 +1,7 @@
-"""Which rows of a prefix to compute: scores of visual tokens, the choice by a share of them, and what such methods share.
+"""Which rows of a prefix to compute: scores of visual tokens, the choice by a share of them, and the common part of ops.
 
-A method of this kind is a :class:`RowsMethod` around its :class:`PrefixRows`, or around :class:`KeptRows` where keys and
-values outlive the round.
+A method of this kind is a :class:`RowsMethod` around its :class:`PrefixRows`, or around :class:`KeptRows` where keys
+and values outlive the round.
 """
 
 from __future__ import annotations
@@ -91,14 +91,17 @@ class FirstStep(Ops):
         self._layers = layers
 
     def start(self, call: Call) -> None:
+        """Notes which keys are visual."""
         self._visual = call.prefix.visual
 
     def at(self, step: int) -> None:
+        """Watches step 0."""
         self._watching = step == 0
         if self._watching:
             self.mass = None
 
     def attended(self, layer: int, q: Tensor, k: Tensor) -> None:
+        """Adds a layer."""
         if self._watching and (self._layers is None or layer < self._layers):
             received = attention_mass(q, k, self._visual)
             self.mass = received if self.mass is None else self.mass + received  # a mean ranks as the sum does
@@ -115,12 +118,19 @@ class PrefixRows(Ops):
     def begin(self) -> None:
         """Starts an episode."""
         self.computed = self.left_out = 0
+        self._key: tuple[str, torch.Size] | None = None
 
     def start(self, call: Call) -> None:
+        """Notes which rows are visual."""
         prefix = call.prefix
         self.visual = prefix.visual
         self.others = torch.arange(prefix.visual, prefix.embeddings.shape[1], device=prefix.embeddings.device)
         self._before = self.computed, self.left_out
+
+    def known(self, call: Call) -> bool:
+        """Returns whether the round before had this instruction and a prefix of this length; call it once per round."""
+        before, self._key = self._key, (call.instruction, call.prefix.embeddings.shape)
+        return self._key == before
 
     def take(self, chosen: Tensor | None) -> Tensor | None:
         """Counts the visual rows [R] of a layer and returns them with all others; None, all of them, stays None."""
@@ -141,22 +151,19 @@ class KeptRows(PrefixRows):
     """Rows that are not computed keep the keys and values of the round in which they last were."""
 
     def begin(self) -> None:
+        """Starts an episode without keys and values."""
         super().begin()
-        self._key: tuple[str, torch.Size] | None = None
         self.kept: list[tuple[Tensor, Tensor]] = []
 
     def known(self, call: Call) -> bool:
-        """Returns whether earlier rounds had this instruction and a prefix of this length; forgets what they had if not.
-
-        Call it once per round.
-        """
-        key = (call.instruction, call.prefix.embeddings.shape)
-        if key == self._key:
-            return True
-        self._key, self.kept = key, []
-        return False
+        """As above; forgets keys and values that belong to something else."""
+        known = super().known(call)
+        if not known:
+            self.kept = []
+        return known
 
     def keys_values(self, layer: int, k: Tensor, v: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Puts those of computed rows among those that are kept."""
         if rows is not None:
             old_k, old_v = self.kept[layer]
             k, v = old_k.index_copy(1, rows, k), old_v.index_copy(1, rows, v)
