@@ -1,4 +1,4 @@
-"""Which rows of a prefix to compute: scores of visual tokens, the choice by a share of them, and the common part of ops.
+"""Which rows of a prefix to compute: scores of visual tokens, the choice by a share, and the common part of ops.
 
 A method of this kind is a :class:`RowsMethod` around its :class:`PrefixRows`, or around :class:`KeptRows` where keys
 and values outlive the round.

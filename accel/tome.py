@@ -15,7 +15,7 @@ from .rows import PrefixRows, RowsMethod, check_share
 
 
 class ToMe(RowsMethod):
-    """Merges visual tokens by bipartite matching; a merged token is the mean of its parts, and weighs as much in attention.
+    """Merges visual tokens by bipartite matching; a merged token is their mean and weighs as much in attention.
 
     Attention weighs a key by the number of tokens that it stands for (the paper's proportional attention), for the
     prefix and for the actions: its key and value stand in the place of every part. It claims PREFILL_FFN, too: what
