@@ -30,18 +30,27 @@ def drift(now: Tensor, reference: Tensor) -> Tensor:
     return (now - reference).square().mean(-1).sqrt() / size
 
 
-def attention_mass(q: Tensor, k: Tensor, first: int) -> Tensor:
-    """Returns [first] the attention that the first keys receive, averaged over heads and queries.
+def attention(q: Tensor, k: Tensor) -> Tensor:
+    """Returns [heads, R, S] float32 the weights of scaled attention without a mask.
 
     Args:
         q: [1, R, heads, head_dim].
         k: [1, S, heads, head_dim], or [1, S, head_dim] where all heads share one.
-        first: Number of keys to report; the others take their part of the attention, too.
     """
     queries = q[0].transpose(0, 1).float()  # [heads, R, head_dim]
     keys = (k[0, :, None] if k.ndim == 3 else k[0]).permute(1, 2, 0).float()  # [heads or 1, head_dim, S]
-    weights = (queries @ keys / q.shape[-1] ** 0.5).softmax(-1)
-    return weights[..., :first].mean((0, 1))
+    return (queries @ keys / q.shape[-1] ** 0.5).softmax(-1)
+
+
+def attention_mass(q: Tensor, k: Tensor, first: int) -> Tensor:
+    """Returns [first] the attention that the first keys receive, averaged over heads and queries.
+
+    Args:
+        q: As for ``attention``.
+        k: As for ``attention``.
+        first: Number of keys to report; the others take their part of the attention, too.
+    """
+    return attention(q, k)[..., :first].mean((0, 1))
 
 
 def largest(scores: Tensor, share: float) -> Tensor:

@@ -176,16 +176,19 @@ def test_vla_cache_leaves_out_more_the_deeper_the_layer(policy, monkeypatch):
     watch, _ = watched(policy, "vla_cache:relevant=0:static=1:growth=0.7", observations(3, moving=False))
     assert [[len(rows) for rows in each] for each in watch.rows_of[1:]] == [[VISUAL, 96, 64]] * 2
     assert watch.rows_of[2][2] < watch.rows_of[2][1]  # what a layer computes the one before it has computed
-    for number, (attention, growth) in enumerate(asked):
-        assert growth == 0.7 and torch.equal(torch.stack(attention), torch.stack(watch.text_mass[number]))
+    for number, (entropies, growth) in enumerate(asked):
+        assert growth == 0.7 and len(entropies) == LAYERS - 1  # the last layer attends to nothing
+        for entropy, (q, k) in zip(entropies, watch.keys[number], strict=True):
+            keys = k[:, :, None].expand(-1, -1, q.shape[2], -1)
+            weights = torch.einsum("brhd,bshd->bhrs", q, keys).div(q.shape[-1] ** 0.5).softmax(-1).mean(1)
+            assert entropy == pytest.approx(float(-(weights * weights.log()).sum(-1).mean()), rel=1e-4)
 
 
-def test_shares_grow_with_the_fall_of_the_entropy_and_never_shrink():
-    flat, half, peak = torch.full((4,), 0.1), torch.tensor([0.3, 0.3, 0, 0]), torch.tensor([1.0, 0, 0, 0])
-    assert vla_cache.growing([flat, half, peak], 0.4) == pytest.approx([0, 0.4 * 0.5, 0.4 * 1.5])  # by half, then all
-    assert vla_cache.growing([flat, half, peak], 2) == pytest.approx([0, 1, 1])
-    assert vla_cache.growing([half, flat, half], 1) == pytest.approx([0, 0, 0])  # a rise, then a fall by half of it
-    assert vla_cache.growing([], 1) == [0]
+def test_shares_grow_as_the_entropy_falls_and_never_shrink():
+    assert vla_cache.growing([4, 2, 1, 0], 1) == pytest.approx([0, 0.5, 0.75, 1])
+    assert vla_cache.growing([4, 2, 1, 0], 0.5) == pytest.approx([0, 0.25, 0.5, 0.75])  # each from the damped one
+    assert vla_cache.growing([0, 3, 4, 2], 1) == pytest.approx([0, 0.25, 0.25, 0.5])  # the first layer reuses nothing
+    assert vla_cache.growing([1, 1], 1) == [0, 0] and vla_cache.growing([2], 1) == [0]
 
 
 @every_prefix
@@ -386,8 +389,8 @@ def test_what_is_gone_has_no_output_to_keep(method):
         ("vla_cache:static=1.5", "vla_cache takes a share from 0 to 1 as static, got 1.5"),
         ("vla_cache:relevant=nan", "as relevant, got nan"),
         ("vla_cache:similarity=2", "a cosine from -1 to 1, got 2"),
-        ("vla_cache:growth=-1", "growth must be 0 or more and layers 'entropy' or 'all', got -1.0 and 'entropy'"),
-        ("vla_cache:layers=deep", "got 0.55 and 'deep'"),
+        ("vla_cache:growth=-1", "vla_cache takes a share from 0 to 1 as growth, got -1"),
+        ("vla_cache:layers=deep", "layers must be 'entropy' or 'all', got 'deep'"),
         ("fastv:keep=-0.1", "fastv takes a share from 0 to 1 as keep, got -0.1"),
         ("fastv:layer=0", "fastv needs at least one layer in front of the pruning to score tokens, got 0"),
         ("vla_pruner:layer=0", "vla_pruner needs at least one layer"),
