@@ -100,10 +100,12 @@ class _Static(KeptRows):
         return self.take(self._order[: self.visual - reused].sort().values if reused else None)
 
     def attended(self, layer: int, q: Tensor, k: Tensor) -> None:
-        weights = attention(q, k).mean(0)
-        text = weights[-len(self.others) :] if len(self.others) else weights
-        self._received.append(text[:, : self.visual].mean(0))
-        self._entropies.append(torch.special.entr(weights).sum(-1).mean())
+        others = len(self.others)
+        by_entropy = self._method.layers == "entropy"
+        weights = attention(q if by_entropy else q[:, -others:], k).mean(0)  # of all rows if none is text
+        self._received.append(weights[-others:, : self.visual].mean(0))
+        if by_entropy:
+            self._entropies.append(torch.special.entr(weights).sum(-1).mean())
 
 
 def growing(entropies: list[float], growth: float) -> list[float]:

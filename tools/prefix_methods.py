@@ -20,10 +20,11 @@ from replan.eval.bench import Products
 from replan.policies.agent import ChunkAgent
 from replan.policies.policy import Policy, load_policy
 
-METHODS = (
-    *("wam_cache", "wam_cache:rule=drift", "wam_cache:rule=surprise", "wam_cache:rule=attention"),
-    *("wam_cache:rule=pixels", "wam_cache:rule=random"),
-    *("vla_cache", "vla_cache:layers=all", "eventful", "fastv:layer=1", "vla_pruner:layer=1:window=1", "tome"),
+METHODS = (  # options that make prefills of about equal cost on pi0-tiny
+    "wam_cache",
+    *(f"wam_cache:rule={rule}" for rule in ("attention", "surprise", "pixels", "random", "drift")),
+    *("vla_cache", "vla_cache:layers=all:relevant=0.3", "eventful:ratio=0.55"),
+    *("fastv:layer=1:keep=0.5", "vla_pruner:layer=1:keep=0.3:window=1", "tome:merge=0.3"),
 )
 
 
