@@ -63,6 +63,17 @@ def family(kind: str) -> Family:
     return families[kind]
 
 
+def size(family: Family, name: str) -> Any:
+    """Returns a configuration of a family by name.
+
+    Raises:
+        ValueError: There is none.
+    """
+    if name not in family.sizes:
+        raise ValueError(f"{family.kind} has no size {name!r}; it has {', '.join(family.sizes) or 'none'}")
+    return family.sizes[name]
+
+
 def kinds() -> list[str]:
     """Returns the kinds that can be read."""
     families, reasons = _others()

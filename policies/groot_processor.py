@@ -111,9 +111,9 @@ class GrootProcessor(Standardised):
         """
         return super().tokenize(prompt) + [self.image_token] * (len(self.cameras) * self.tokens_per_view)
 
-    def inputs(self, observation: Mapping[str, Any]) -> Inputs:
+    def assemble(self, images: Tensor, tokens: Tensor, state: Tensor) -> Inputs:
         """See :class:`Standardised`; the inputs name the robot."""
-        return replace(super().inputs(observation), embodiment=torch.tensor([self.robot]))
+        return replace(super().assemble(images, tokens, state), embodiment=torch.full((len(images),), self.robot))
 
     def views(self, observation: Mapping[str, Any]) -> np.ndarray:
         """See :class:`Standardised`.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .families import family
+from . import families
 from .initial import initialise
 from .policy import Policy
 
@@ -44,10 +44,8 @@ def untrained(
     Raises:
         ValueError: The family, or a configuration of this name, does not exist, or does not fit views and words.
     """
-    known = family(kind)
-    if size not in known.sizes:
-        raise ValueError(f"{kind} has no size {size!r}; it has {', '.join(known.sizes)}")
-    config: Any = known.sizes[size]
+    known = families.family(kind)
+    config = families.size(known, size)
     channels, state_dim = config.action_dim, getattr(config, "state_dim", config.action_dim)
     processor = known.processor.of(
         config,

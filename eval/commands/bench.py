@@ -22,13 +22,20 @@ if TYPE_CHECKING:
 @click.option("--policy", metavar="NAME|PATH", help="A policy with its weights.")
 @click.option("--family", metavar="KIND", help="In place of a policy: random weights of this family.  [pi0.5]")
 @click.option("--size", metavar="NAME", default="tiny", show_default=True, help="Size of the family's model.")
-@click.option("--method", "methods", metavar="METHOD,...", default="few_step:steps=5", show_default=True)
+@click.option(
+    "--method",
+    "methods",
+    metavar="METHOD,...",
+    default="few_step:steps=5",
+    show_default=True,
+    help="Methods; dense is always there.",
+)
 @click.option("--rounds", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Rounds per method.")
 @click.option("--views", type=click.IntRange(1, 8), default=2, show_default=True, help="Cameras, with --family.")
 @click.option("--words", type=click.IntRange(1, 200), default=16, show_default=True, help="Prompt tokens, --family.")
 @click.option("--change", type=click.FloatRange(0, 1), default=0.05, show_default=True, help="Pixels that change.")
-@click.option("--dtype", type=click.Choice(DTYPES), default="float32", show_default=True)
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--dtype", type=click.Choice(DTYPES), default="float32", show_default=True, help="Precision.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where it runs.")
 @click.option("--threads", type=click.IntRange(1, 1024), default=1, show_default=True, help="Processor threads.")
 @json_option
 def bench(
@@ -44,7 +51,7 @@ def bench(
     device: str,
     threads: int,
 ) -> dict[str, Any]:
-    """Measure what a round costs, on made-up observations; `eval` measures what it achieves."""
+    """Measure what a round of each method costs."""
     import torch
     from tqdm import tqdm
 
