@@ -164,13 +164,6 @@ class KeptRows(PrefixRows):
         super().begin()
         self.kept: list[tuple[Tensor, Tensor]] = []
 
-    def known(self, call: Call) -> bool:
-        """As above; forgets keys and values that belong to something else."""
-        known = super().known(call)
-        if not known:
-            self.kept = []
-        return known
-
     def keys_values(self, layer: int, k: Tensor, v: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
         """Puts those of computed rows among those that are kept."""
         if rows is not None:
