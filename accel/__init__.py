@@ -22,6 +22,8 @@ from .catalogue import Entry, describe
 from .compiled import Compile
 from .cudagraph import CUDAGraph
 from .dp_cache import DPCache
+from .eventful import Eventful
+from .fastv import FastV
 from .few_step import FewStep
 from .flash.method import Flash
 from .hold import Hold
@@ -31,6 +33,9 @@ from .rmuscle.action_cache import ActionCache
 from .rmuscle.context_cache import ContextCache
 from .rmuscle.method import RMuscle
 from .stale_prefix import StalePrefix
+from .tome import ToMe
+from .vla_cache import VLACache
+from .vla_pruner import VLAPruner
 from .wam_cache import WAMCache
 from .warm_start import WarmStart
 from .window import Window
@@ -52,6 +57,11 @@ BUILT_IN: dict[str, type[Method]] = {
         ProbeFlow,
         Flash,
         WAMCache,
+        VLACache,
+        Eventful,
+        FastV,
+        VLAPruner,
+        ToMe,
         ContextCache,
         ActionCache,
         RMuscle,

@@ -169,7 +169,11 @@ class Ops:
         return None
 
     def keys_values(self, layer: int, k: Tensor, v: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Returns the keys and values [B, T, head_dim] that the queries see, given those of the computed rows."""
+        """Returns the keys and values [B, S, head_dim] that the queries see, given those of the computed rows.
+
+        S is T, or fewer in a prefill that drops rows: then the actions see only these in this layer. The prefix of a
+        round has no masked rows, which would be in their way: a batch of one drops them.
+        """
         return k, v
 
     def ffn(self, layer: int, x: Tensor, ffn: nn.Module, rows: Tensor | None) -> Tensor:
