@@ -22,12 +22,16 @@ if TYPE_CHECKING:
     from ..envs import Suite
     from ..policies.policy import Policy
     from ..policies.seams import Method
+    from ..policies.snapshot import Snapshot
 
     Space = gymnasium.Space[Any]
 
 
 # What an episode is, besides its suite. Not what these import: how an episode is requested or stored decides nothing.
-EPISODE = tuple(f"replan.{name}" for name in ("envs.realtime", "eval.cells", "eval.clock", "eval.rows", "eval.worker"))
+EPISODE = tuple(
+    f"replan.{name}"
+    for name in ("envs.realtime", "eval.cells", "eval.clock", "eval.rows", "eval.worker", "policies.snapshot")
+)
 AGENT = ("replan.policies.agent", "replan.policies.policy")
 
 
@@ -210,6 +214,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._policies: dict[str, Policy] = {}  # one copy of the weights per process, whatever the number of methods
+        self._snapshots: dict[str, Snapshot] = {}  # of each when it was loaded
 
     def suites(self) -> Mapping[str, Suite]:
         """Returns the suites by name."""
@@ -314,11 +319,20 @@ class Registry:
         from .. import accel
         from ..policies.agent import ChunkAgent
         from ..policies.policy import load_policy
+        from ..policies.snapshot import snapshot
 
         torch.set_num_threads(1)  # more would make workers wait for each other, and change sums
         if policy not in self._policies:
             self._policies[policy] = load_policy(policy, dtype=getattr(torch, dtype), device=device)
+            self._snapshots[policy] = snapshot(self._policies[policy])
         return ChunkAgent(self._policies[policy], accel.parse(method))
+
+    def altered(self) -> list[str]:
+        """Returns what of the loaded policies, which all agents of a process share, is not as it was loaded."""
+        from ..policies.snapshot import changes, snapshot
+
+        loaded = [(self._snapshots[name], policy) for name, policy in self._policies.items()]
+        return [change for before, policy in loaded for change in changes(before, snapshot(policy))]
 
 
 def _modules(*kinds: type) -> list[str]:
