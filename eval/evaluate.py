@@ -19,7 +19,7 @@ from .spec import BadInput, Spec
 if TYPE_CHECKING:
     from .registry import MethodInfo, PolicyInfo, Registry
 
-MOST_ROUTES = 16  # of a method with all its parts
+MOST_ROUTES = 16  # of a method with all its parts: each is warmed up by itself, and has a line on the board
 
 
 class Plan(NamedTuple):
@@ -112,12 +112,13 @@ def make_plan(spec: Spec, registry: Registry, *, command: str, started: str, cel
     suites, latency = registry.suites(), parse_latency(spec.latency)
     policies = {name: registry.policy(name) for name in spec.policy.values()}
     methods = {(policy, method): registry.method(method, policy) for policy in policies for method in spec.method}
-    for method, info in {method: info for (_, method), info in methods.items()}.items():
-        if len(info.routes) > MOST_ROUTES:  # each is warmed up by itself, and has a line on the board
+    routes = {method: info.routes for (_, method), info in methods.items()}
+    for method, declared in routes.items():
+        if len(declared) > MOST_ROUTES:
             raise BadInput(
-                f"method {method!r} declares {len(info.routes)} routes; name at most {MOST_ROUTES} kinds of round"
+                f"method {method!r} declares {len(declared)} routes; name at most {MOST_ROUTES} kinds of round"
             )
-    check_routes(latency, {method: info.routes for (_, method), info in methods.items()})
+    check_routes(latency, routes)
     actors = {(policy, method): _actor(policies[policy], info) for (policy, method), info in methods.items()}
     suite_code = {name: registry.suite_code(suites[name]) for name in spec.suite}
     ordered = {method for (_, method), info in methods.items() if info.ordered}
