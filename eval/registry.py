@@ -30,7 +30,15 @@ if TYPE_CHECKING:
 # What an episode is, besides its suite. Not what these import: how an episode is requested or stored decides nothing.
 EPISODE = tuple(
     f"replan.{name}"
-    for name in ("envs.realtime", "eval.cells", "eval.clock", "eval.rows", "eval.worker", "policies.snapshot")
+    for name in (
+        "envs.realtime",
+        "eval.cells",
+        "eval.clock",
+        "eval.rows",
+        "eval.worker",
+        "policies.snapshot",
+        "results.addresses",
+    )
 )
 AGENT = ("replan.policies.agent", "replan.policies.policy")
 

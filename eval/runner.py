@@ -31,10 +31,11 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
+from ..results.addresses import address
 from ..results.escaping import visible
 from ..results.schema import INVALID_ACTION, RAISED, TIMEOUT, EpisodeRow, Run
 from ..results.store import FILE, Store, StoreError
-from .cells import address, make_batches, make_chains
+from .cells import make_batches, make_chains
 from .claims import claim_directory
 from .clock import write_trace
 from .rows import Host, abandoned, failed

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..envs.realtime import RealTime
+from ..results.addresses import address
 from ..results.groups import BASELINE
 from ..results.schema import INVALID_ACTION, OVER_BUDGET, RAISED, EpisodeRow, RoundRow
-from .cells import address, weights_of
+from .cells import weights_of
 from .clock import FinishedRound, parse_latency
 from .journal import Journal
 from .rows import (

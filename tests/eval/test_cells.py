@@ -4,8 +4,9 @@ from collections import Counter
 
 import pytest
 from fake import SUITES
-from replan.eval.cells import Actor, Cell, address, make_batches, make_cells, make_chains, make_jobs, weights_of
+from replan.eval.cells import Actor, Cell, make_batches, make_cells, make_chains, make_jobs, weights_of
 from replan.eval.spec import BadInput, make_spec
+from replan.results.addresses import address
 
 
 def actors(spec):

@@ -28,7 +28,10 @@ def four_cells(make):
             "flash",
             cell,
             cell != 0,
-            rounds=tuple(make.round(i, ms=10, route="flash", executed=5, accepted=5) for i in range(3 if cell else 5)),
+            rounds=tuple(
+                make.round(i, ms=10, route="flash", control_step=5 * i, executed=5, accepted=5)
+                for i in range(3 if cell else 5)
+            ),
         )
         for cell in range(4)
     ]
