@@ -278,6 +278,7 @@ class Worker:
             success, outcome, played.failure = False, RAISED, str(error)
             with suppress(AgentError), self._agents_turn(played):
                 played.counters = finite(agent.counters())
+        self._latency.end(cell.key, job.method, len(played.rounds))
         at_end = None if played.failure else bool_or_none(info.get("success_at_end"))
         return played.row(
             job, self._spec, self._host, success, outcome, success_at_end=at_end, trajectory=trajectory.hexdigest()
