@@ -9,7 +9,7 @@ store holds.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -49,11 +49,6 @@ class Cell:
     def noise_seed(self) -> int:
         """Seed of the policy's noise: the same for every method, different in every cell."""
         return int(self.key[:12], 16)
-
-
-def weights_of(digests: Sequence[str]) -> str:
-    """Returns one digest for the files of a policy; empty for none."""
-    return digests[0] if len(digests) == 1 else address(list(digests)) if digests else ""
 
 
 @dataclass(frozen=True)

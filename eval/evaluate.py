@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..results.schema import Run, machine_digest
 from ..results.store import Store, StoreError
 from . import provenance
-from .cells import Actor, Cell, Job, make_cells, make_jobs, weights_of
+from .cells import Actor, Cell, Job, make_cells, make_jobs
 from .clock import check_routes, parse_latency
 from .rows import Host
 from .runner import run
@@ -137,7 +137,7 @@ def make_plan(spec: Spec, registry: Registry, *, command: str, started: str, cel
 
 def _actor(policy: PolicyInfo, method: MethodInfo) -> Actor:
     return Actor(
-        weights=weights_of(policy.files.digests),
+        weights=policy.files.digest,
         files=method.files.digests,
         code={"policy": policy.code, "method": method.code},
         ordered=method.ordered,

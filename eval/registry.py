@@ -152,6 +152,15 @@ class Files:
         """The contents without their names, in a fixed order: a copy elsewhere is the same."""
         return tuple(sorted(self.sha256.values()))
 
+    @property
+    def digest(self) -> str:
+        """One digest of all contents: what rows call a policy's weights. Empty where there are no files."""
+        if not self.paths:
+            return ""
+        from ..policies.checkpoint import joined
+
+        return joined(self.digests)
+
 
 def _file_digest(path: Path) -> str:
     status = path.stat()  # a file that is copied here may bring the time of its last write along, and no other
@@ -222,6 +231,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._policies: dict[str, Policy] = {}  # one copy of the weights per process, whatever the number of methods
+        self._paths: dict[str, Path] = {}  # of each policy that was recognised, which takes a published folder seconds
         self._snapshots: dict[str, Snapshot] = {}  # of each when it was loaded
 
     def suites(self) -> Mapping[str, Suite]:
@@ -257,6 +267,7 @@ class Registry:
         from ..policies.policy import open_policy
 
         stored = open_policy(name)
+        self._paths[name] = stored.path
         suites = stored.card.get("suites")
         kinds = type(stored.config), stored.family.model, type(stored.processor)
         return PolicyInfo(
@@ -274,10 +285,11 @@ class Registry:
             ValueError: There is no such method or policy.
             BadInput: A file that the method needs for this policy is missing.
         """
-        from ..policies.policy import open_policy
         from ..policies.seams import Seam, naming, needed_files
 
-        path, parts, paths = open_policy(policy).path, _parts(spec), {}
+        if policy not in self._paths:
+            self.policy(policy)
+        path, parts, paths = self._paths[policy], _parts(spec), {}
         for part in parts:
             for file in needed_files(part, path):
                 if not file.exists():

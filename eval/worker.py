@@ -16,7 +16,6 @@ from ..envs.realtime import RealTime
 from ..results.addresses import address
 from ..results.groups import BASELINE
 from ..results.schema import INVALID_ACTION, OVER_BUDGET, RAISED, EpisodeRow, RoundRow
-from .cells import weights_of
 from .clock import FinishedRound, parse_latency
 from .journal import Journal
 from .rows import (
@@ -74,11 +73,11 @@ class Contents(NamedTuple):
     """Digests of files that an agent was made of.
 
     Attributes:
-        policy: Of the policy's.
+        policy: Of the policy's, as rows have it.
         method: Of the method's own.
     """
 
-    policy: tuple[str, ...]
+    policy: str
     method: tuple[str, ...]
 
 
@@ -200,7 +199,7 @@ class Worker:
             return
         code, loaded = self._registry.code(*who), self._loaded[job.policy, job.method]
         changed = [f"the code of the {part}" for part, digest in job.code.items() if digest != code[part]]
-        changed += ["the weights of the policy"] if weights_of(loaded.policy) != job.weights else []
+        changed += ["the weights of the policy"] if loaded.policy != job.weights else []
         changed += ["the files of the method"] if loaded.method != job.files else []
         changed += ["the latency source"] if job.latency and address(self._latency.identity()) != job.latency else []
         if changed:
@@ -406,8 +405,7 @@ class Worker:
         return agent
 
     def _contents(self, policy: str, method: str) -> Contents:
-        files = self._registry.policy(policy).files, self._registry.method(method, policy).files
-        return Contents(*(each.digests for each in files))
+        return Contents(self._registry.policy(policy).files.digest, self._registry.method(method, policy).files.digests)
 
 
 BUILDING = "build"  # key of the journal's entry while a worker is built
