@@ -194,6 +194,8 @@ class Store:
         except (OSError, sqlite3.OperationalError) as why:
             kind = StoreError if isinstance(why, OSError) and is_wrong_path(why) else StoreUnavailable
             reason = (why.strerror if isinstance(why, OSError) else None) or why
+            if os.path.islink(directory) and not os.path.exists(directory):
+                reason = f"it is a link to {os.readlink(directory)!r}, where nothing is"
             raise kind(f"cannot write a run to {str(directory)[:200]!r}: {reason}") from why
         if new:
             return cls(path, _connect(path, writable=True), writable=True)
