@@ -33,6 +33,7 @@ from .commands.envs import envs
 from .commands.evaluate import evaluate_command
 from .commands.library import library
 from .commands.policy import policy
+from .commands.serve import serve_command
 from .commands.setup import doctor, setup
 from .commands.training import train, train_draft
 from .commands.verify import verify
@@ -65,6 +66,7 @@ for command in (
     train,
     train_draft,
     library,
+    serve_command,
 ):
     replan.add_command(command)
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ..envs import Suite
     from ..policies.policy import Policy
     from ..policies.seams import Method
+    from .offered import OfferedPolicy
+    from .remote.client import RemotePolicy
 
     Space = gymnasium.Space[Any]
 
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
 # What an episode is, besides its suite. Not what these import: how an episode is requested or stored decides nothing.
 EPISODE = tuple(f"replan.{name}" for name in ("envs.realtime", "eval.cells", "eval.clock", "eval.rows", "eval.worker"))
 AGENT = ("replan.policies.agent", "replan.policies.policy")
+
+
+class Unreachable(BadInput):
+    """A policy on a server cannot be asked: nothing is measured, and nobody's failure is recorded."""
 
 
 class Round(Protocol):
@@ -236,13 +242,15 @@ class Registry:
         return gymnasium.make(suite.env_id, disable_env_checker=True, **settings)
 
     def policy(self, name: str) -> PolicyInfo:
-        """Describes a policy, by name or path (see :func:`replan.policies.policy.open_policy`).
+        """Describes a policy: by name or path (:func:`replan.policies.policy.open_policy`), or by a server's address.
 
         Raises:
             ValueError: There is no such policy.
         """
         from ..policies.policy import open_policy
 
+        if other := self._other(name):
+            return other.policy()
         stored = open_policy(name)
         suites = stored.card.get("suites")
         kinds = type(stored.config), stored.family.model, type(stored.processor)
@@ -264,6 +272,8 @@ class Registry:
         from ..policies.policy import open_policy
         from ..policies.seams import Seam, naming, needed_files
 
+        if other := self._other(policy):
+            return other.method(spec)
         path, parts, paths = open_policy(policy).path, _parts(spec), {}
         for part in parts:
             for file in needed_files(part, path):
@@ -308,6 +318,7 @@ class Registry:
 
         Raises:
             ValueError: The method does not exist or does not fit the policy, or the checkpoint cannot be used.
+            Unreachable: The policy is on a server that does not answer.
         """
         import torch
 
@@ -316,9 +327,18 @@ class Registry:
         from ..policies.policy import load_policy
 
         torch.set_num_threads(1)  # more would make workers wait for each other, and change sums
+        if other := self._other(policy):
+            return other.agent(method, dtype, device)
         if policy not in self._policies:
             self._policies[policy] = load_policy(policy, dtype=getattr(torch, dtype), device=device)
         return ChunkAgent(self._policies[policy], accel.parse(method))
+
+    def _other(self, name: str) -> RemotePolicy | OfferedPolicy | None:
+        """Returns a policy that is no checkpoint: on a server, or another package's own kind; None for all others."""
+        from .offered import offered_policy
+        from .remote.client import SCHEMES, RemotePolicy
+
+        return RemotePolicy(name) if name.startswith(SCHEMES) else offered_policy(name)
 
 
 def _modules(*kinds: type) -> list[str]:
