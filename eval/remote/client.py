@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -83,8 +84,9 @@ class Server:
         from websockets.sync.client import connect
 
         self.url, token = url, os.environ.get(TOKEN)
+        self._open = ExitStack()
         try:
-            self._socket = connect(
+            connection = connect(
                 url,
                 additional_headers={"Authorization": f"Api-Key {token}"} if token else None,
                 compression=None,
@@ -93,6 +95,7 @@ class Server:
                 ping_interval=None,  # servers whose one thread computes answer no ping meanwhile
                 proxy=None,
             )
+            self._socket = self._open.enter_context(connection)
         except InvalidStatus as error:
             status = error.response.status_code
             why = f"refuses the token; set ${TOKEN}" if status in (401, 403) else f"answers with HTTP {status}"
@@ -132,7 +135,7 @@ class Server:
 
     def close(self) -> None:
         """Closes the connection."""
-        self._socket.close()
+        self._open.close()
 
     def _receive(self, seconds: float, sent: int = 0) -> bytes:
         from websockets.exceptions import ConnectionClosed
@@ -338,7 +341,7 @@ def _numbers(values: Any) -> dict[str, float]:
 
 def _closing(error: Any, sent: int) -> str:
     """Says why a connection was closed, as the end of a sentence."""
-    if error.sent is not None and error.sent.code == 1009:
+    if error.sent is not None and error.sent.code == 1009 and not error.rcvd_then_sent:
         return f"sends a message of more than {wire.MOST_BYTES} bytes, which is refused"
     if error.rcvd is not None and error.rcvd.code == 1009:
         return f"refuses a message of {sent} bytes as too large; allow it there, or send smaller images"
