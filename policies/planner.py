@@ -43,6 +43,9 @@ class PlannerPolicy:
         files: Files that it is made of, such as weights. Their contents are part of a measurement's address.
         marks: What a reader of its results must know, ``badge: sentence`` each.
         suites: Suites that it was trained on; None where that has no meaning.
+
+    Raises:
+        ValueError: ``make`` is no function or class of a module, or something else is of another type.
     """
 
     make: Callable[[str, str], Planner]
@@ -52,6 +55,21 @@ class PlannerPolicy:
     files: tuple[Path, ...] = ()
     marks: tuple[str, ...] = ()
     suites: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses what would be found out much later."""
+        if not callable(self.make) or not isinstance(getattr(self.make, "__module__", None), str):
+            raise ValueError(f"make must be a function or a class of your package, got {self.make!r}")
+        for name, kind in (("cameras", str), ("files", Path), ("marks", str), ("suites", str)):
+            values = getattr(self, name)
+            if values is None and name == "suites":
+                continue
+            if not isinstance(values, tuple) or not all(isinstance(value, kind) for value in values):
+                raise ValueError(f"{name} must be a tuple of {kind.__name__}, got {values!r}")
+        for name, width in (("state", self.state), ("action", self.action)):
+            if type(width) is not int or width < 1:
+                if width is not None or name == "action":
+                    raise ValueError(f"{name} must be the number of its channels, got {width!r}")
 
 
 @dataclass

@@ -51,7 +51,7 @@ def pack(message: Mapping[str, Any]) -> bytes:
     import msgpack
 
     try:
-        return msgpack.packb(message, default=_packed)
+        return msgpack.Packer(default=_packed).pack(message)
     except (TypeError, ValueError, OverflowError) as error:
         raise WireError(f"a message cannot be sent: {error}") from error
 
