@@ -25,65 +25,90 @@ def test_the_example_of_an_agent_runs_and_prints_what_it_says(tmp_path):
     assert done.stdout == f"{printed}\n"
 
 
+COMMANDS = """
+import contextlib, io, json, sys
+from replan.eval.cli import main
+
+for arguments in json.loads(sys.argv[1]):
+    if arguments == ["train"]:
+        import reach
+        reach.train()
+        continue
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+        main([*arguments, "--json"])
+    print(out.getvalue().splitlines()[-1])
+"""
+
+
 @pytest.fixture(scope="module")
-def package(tmp_path_factory):
-    """Returns a function that runs ``replan``, with the suite and the policies of the page as an installed package."""
-    site = tmp_path_factory.mktemp("site")
-    shelf, reach = (
-        re.findall(r"```python\n(.*?)```", SECTIONS[title], flags=re.DOTALL)[0]
-        for title in ("An environment or suite", "A policy of any kind")
-    )
-    (site / "shelf.py").write_text(shelf)
-    (site / "reach.py").write_text(reach)
+def page(tmp_path_factory):
+    """Returns the results of the page's commands, its suite and policies being installed, and what is refused."""
+    site, runs = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("runs")
+    for name, title in (("shelf", "An environment or suite"), ("reach", "A policy of any kind")):
+        (site / f"{name}.py").write_text(re.findall(r"```python\n(.*?)```", SECTIONS[title], flags=re.DOTALL)[0])
     installed = site / "reach-1.0.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: reach\nVersion: 1.0\n")
     (installed / "RECORD").write_text("shelf.py,,\nreach.py,,\n")
-    (installed / "entry_points.txt").write_text(
-        "[replan.suites]\nshelf = shelf\n[replan.policies]\nscript = reach:SCRIPT\nimitator = reach:IMITATOR\n"
+    policies = re.findall(r"```toml\n(.*?)```", SECTIONS["A policy of any kind"], flags=re.DOTALL)[0]
+    names = policies.replace("project.entry-points.", "").replace('"', "")
+    (installed / "entry_points.txt").write_text(f"[replan.suites]\nshelf = shelf\n{names}")
+
+    def run(policy, *arguments):
+        return [
+            "eval",
+            "--suite",
+            "shelf",
+            "--policy",
+            policy,
+            "--episodes",
+            "5",
+            "--out",
+            str(runs / policy),
+            *arguments,
+        ]
+
+    commands = {
+        "without weights": run("imitator"),
+        "training": ["train"],
+        **{f"check {policy}": ["policy", "check", policy, "--suite", "shelf"] for policy in ("script", "imitator")},
+        "script": run("script"),
+        "imitator": run("imitator"),
+        "board": ["board", str(runs / "script"), str(runs / "imitator"), "--html", str(runs / "board.html")],
+        "with a method": run("script", "--method", "flash"),
+        "elsewhere": ["policy", "check", "script", "--suite", "conveyor"],
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS, json.dumps(list(commands.values()))],
+        env={**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
     )
-    environment = {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}
-
-    def python(*arguments, code=0):
-        done = subprocess.run([sys.executable, *map(str, arguments)], env=environment, capture_output=True, text=True)
-        assert done.returncode == code, done.stdout + done.stderr
-        return done
-
-    def replan(*arguments, code=0):
-        done = python("-c", "from replan.eval.cli import main; main()", *arguments, "--json", code=code)
-        assert "Traceback" not in done.stderr, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
-
-    missing = replan("eval", "--suite", "shelf", "--policy", "imitator", "--out", site / "none", code=2)
-    assert "imitator.safetensors" in missing["error"]
-    python("-c", "import reach; reach.train()")
-    return replan
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    printed = map(json.loads, done.stdout.splitlines())
+    results = dict(zip([name for name in commands if name != "training"], printed, strict=True))
+    return {**results, "html": (runs / "board.html").read_text()}
 
 
-def test_the_scripted_and_the_torch_policy_of_the_page_are_on_one_leaderboard(package, tmp_path):
-    for policy in ("script", "imitator"):
-        run = package("eval", "--suite", "shelf", "--policy", policy, "--episodes", "5", "--out", tmp_path / policy)
-        assert (run["episodes"], run["errors"]) == (5, 0)
-    rows = package("board", tmp_path / "script", tmp_path / "imitator", "--html", tmp_path / "board.html")["board"]
+def test_the_scripted_and_the_torch_policy_of_the_page_are_on_one_leaderboard(page):
+    rows = page["board"]["board"]
+    assert [(page[policy]["episodes"], page[policy]["errors"]) for policy in ("script", "imitator")] == [(5, 0)] * 2
     assert {row["policy"]: row["success"]["rate"] for row in rows} == {"script": 1.0, "imitator": 1.0}
-    badges = {row["policy"]: json.dumps(row["marks"]) for row in rows}
-    assert "scripted" in badges["script"] and "scripted" not in badges["imitator"]
-    assert all("code not recorded" not in text for text in badges.values())
-    assert "it knows the heights" in (tmp_path / "board.html").read_text()
+    marks = {row["policy"]: json.dumps(row["marks"]) for row in rows}
+    assert "scripted" in marks["script"] and "scripted" not in marks["imitator"]
+    assert not any("code not recorded" in text for text in marks.values())
+    assert "it knows the heights" in page["html"]
 
 
-@pytest.mark.parametrize("policy", ["script", "imitator"])
-def test_the_policies_of_the_page_keep_the_contract(package, policy):
-    assert package("policy", "check", policy, "--suite", "shelf")["policy"] == policy
+def test_the_policies_of_the_page_keep_the_contract(page):
+    assert [page[f"check {policy}"].get("policy") for policy in ("script", "imitator")] == ["script", "imitator"]
 
 
-def test_a_policy_of_any_kind_is_refused_where_it_does_not_fit(package, tmp_path):
-    for arguments, words in (
-        (["--suite", "shelf", "--policy", "script", "--method", "flash"], "acts inside flow models"),
-        (["--suite", "conveyor", "--policy", "script"], "the suite's action is (7,), the policy's (1,)"),
-    ):
-        refused = package("eval", *arguments, "--episodes", "1", "--out", tmp_path / "run", code=2)
-        assert words in refused["error"]
+def test_a_policy_of_any_kind_is_refused_with_the_reason_where_it_cannot_act(page):
+    assert "imitator.safetensors" in page["without weights"]["error"]
+    assert "acts inside flow models, and policy 'script' is none" in page["with a method"]["error"]
+    assert "the suite's action is (7,), the policy's (1,)" in page["elsewhere"]["error"]
 
 
 def test_examples_of_packages_are_the_code_that_is_installed_and_evaluated():
