@@ -21,9 +21,9 @@ TASK = "task"
 class LeRobotPlanner:
     """Asks a ``PreTrainedPolicy`` of lerobot, as ``lerobot-eval`` does.
 
-    A policy that looks at the present observation alone is asked for a chunk (``predict_action_chunk``), of which
+    A policy that sees only the present observation returns a chunk (``predict_action_chunk``), of which
     ``config.n_action_steps`` are executed. One that keeps a history (``config.n_obs_steps`` above 1) or predicts no
-    chunks is asked for one action at a time (``select_action``).
+    chunks returns one action per round (``select_action``).
 
     Args:
         policy: The policy.

@@ -237,7 +237,7 @@ class RemoteAgent(QueueAgent):
         self._lost = False
 
     def reset(self, seed: int) -> None:
-        """Begins an episode; a server that does not know of episodes is not told.
+        """Begins an episode; only ``replan serve`` is informed, since openpi's servers know of none.
 
         Raises:
             Unreachable: The connection was lost, and there is none to be had, or the server has changed.

@@ -64,7 +64,7 @@ class Service:
         about, runs = registry.policy(policy), registry.method(method, policy)
         if runs.ordered:
             raise BadInput(
-                f"method {method!r} learns from how episodes end, which a server is not told; serve another --method"
+                f"method {method!r} learns from how episodes end, which a server does not know; serve another --method"
             )
         self.metadata = {"replan": _about(about, runs, policy, method, dtype, device, convention)}
         self._turn = threading.Lock()
