@@ -36,6 +36,7 @@ from .commands.evaluate import evaluate_command
 from .commands.library import library
 from .commands.methods import methods
 from .commands.policy import policy
+from .commands.serve import serve_command
 from .commands.setup import doctor, setup
 from .commands.training import train, train_draft
 from .commands.verify import verify
@@ -71,6 +72,7 @@ for command in (
     train,
     train_draft,
     library,
+    serve_command,
 ):
     replan.add_command(command)
 

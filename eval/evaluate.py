@@ -80,7 +80,7 @@ def make_plan(spec: Spec, registry: Registry, *, command: str, started: str, cel
         SuiteUnavailable: A suite lacks something.
     """
     hardware = provenance.hardware()
-    spec = _resolve_device(spec, hardware)
+    spec = replace(spec, device=resolved_device(spec.device, hardware["accelerator"]))
     suites, latency = registry.suites(), parse_latency(spec.latency)
     policies = {name: registry.policy(name) for name in spec.policy.values()}
     methods = {(policy, method): registry.method(method, policy) for policy in policies for method in spec.method}
@@ -116,10 +116,17 @@ def _actor(policy: PolicyInfo, method: MethodInfo) -> Actor:
     )
 
 
-def _resolve_device(spec: Spec, hardware: dict[str, str]) -> Spec:
-    has_cuda = hardware["accelerator"] != provenance.NO_ACCELERATOR
-    if spec.device == "cuda" and not has_cuda:
+def resolved_device(device: str, accelerator: str) -> str:
+    """Returns ``cpu`` or ``cuda`` for what a user wrote.
+
+    Args:
+        device: One of :data:`.spec.DEVICES`.
+        accelerator: What :func:`.provenance.hardware` says of this machine's.
+
+    Raises:
+        BadInput: There is no such device.
+    """
+    has_cuda = accelerator != provenance.NO_ACCELERATOR
+    if device == "cuda" and not has_cuda:
         raise BadInput("device 'cuda' is not available on this machine; write --device cpu")
-    if spec.device == "auto":
-        return replace(spec, device="cuda" if has_cuda else "cpu")
-    return spec
+    return device if device != "auto" else "cuda" if has_cuda else "cpu"

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ..policies.policy import Policy
     from ..policies.seams import Method
     from ..policies.snapshot import Snapshot
+    from .offered import OfferedPolicy
+    from .remote.client import RemotePolicy
 
     Space = gymnasium.Space[Any]
 
@@ -42,6 +44,10 @@ EPISODE = tuple(
     )
 )
 AGENT = ("replan.policies.agent", "replan.policies.policy")
+
+
+class Unreachable(BadInput):
+    """A policy on a server cannot be asked: nothing is measured, and nobody's failure is recorded."""
 
 
 class Round(Protocol):
@@ -260,13 +266,15 @@ class Registry:
         return gymnasium.make(suite.env_id, disable_env_checker=True, **settings)
 
     def policy(self, name: str) -> PolicyInfo:
-        """Describes a policy, by name or path (see :func:`replan.policies.policy.open_policy`).
+        """Describes a policy: by name or path (:func:`replan.policies.policy.open_policy`), or by a server's address.
 
         Raises:
             ValueError: There is no such policy.
         """
         from ..policies.policy import open_policy
 
+        if other := self._other(name):
+            return other.policy()
         stored = open_policy(name)
         self._paths[name] = stored.path
         suites = stored.card.get("suites")
@@ -294,6 +302,8 @@ class Registry:
         """
         from ..policies.seams import Seam, naming, needed_files
 
+        if other := self._other(policy):
+            return other.method(spec)
         if policy not in self._paths:
             self.policy(policy)
         path, parts, paths = self._paths[policy], _parts(spec), {}
@@ -341,6 +351,7 @@ class Registry:
 
         Raises:
             ValueError: The method does not exist or does not fit the policy, or the checkpoint cannot be used.
+            Unreachable: The policy is on a server that does not answer.
         """
         import torch
 
@@ -350,6 +361,8 @@ class Registry:
         from ..policies.snapshot import snapshot
 
         torch.set_num_threads(1)  # more would make workers wait for each other, and change sums
+        if other := self._other(policy):
+            return other.agent(method, dtype, device)
         if policy not in self._policies:
             self._policies[policy] = load_policy(policy, dtype=getattr(torch, dtype), device=device)
             self._snapshots[policy] = snapshot(self._policies[policy])
@@ -361,6 +374,13 @@ class Registry:
 
         loaded = [(self._snapshots[name], policy) for name, policy in self._policies.items()]
         return [change for before, policy in loaded for change in changes(before, snapshot(policy))]
+
+    def _other(self, name: str) -> RemotePolicy | OfferedPolicy | None:
+        """Returns a policy that is no checkpoint: on a server, or another package's own kind; None for all others."""
+        from .offered import offered_policy
+        from .remote.client import SCHEMES, RemotePolicy
+
+        return RemotePolicy(name) if name.startswith(SCHEMES) else offered_policy(name)
 
 
 def _modules(*kinds: type) -> list[str]:

@@ -18,6 +18,7 @@ from ..results.groups import BASELINE
 from ..results.schema import INVALID_ACTION, OVER_BUDGET, RAISED, EpisodeRow, RoundRow
 from .clock import FinishedRound, parse_latency
 from .journal import Journal
+from .registry import Unreachable
 from .rows import (
     ActionError,
     Host,
@@ -289,12 +290,13 @@ class Worker:
 
         Raises:
             ActionError: It was raised in the block.
+            Unreachable: It was raised in the block: not the agent's failure, after all.
             AgentError: Anything else was.
         """
         self._journal.turn(agent_acting=True, steps=played.steps, sim_ns=played.sim_ns)
         try:
             yield
-        except (ActionError, AgentError):
+        except (ActionError, AgentError, Unreachable):
             raise
         except BaseException as error:
             raise AgentError(text_of(error)) from error
