@@ -87,6 +87,11 @@ class Standardised:
         """Number of tokens that a prompt may contain."""
         return len(self.words)
 
+    @property
+    def padding(self) -> int:
+        """Token behind those of a prompt, which is never one of theirs."""
+        return 0
+
     def check(self, config: Any) -> None:
         """Raises ValueError unless a model of these dimensions fits the conventions."""
         widths = {"state": len(self.state_mean), "action": len(self.action_mean), "image": self.image_size}
@@ -130,11 +135,15 @@ class Standardised:
         normalised = self.normalise_state(torch.from_numpy(state))
         tokens = torch.tensor([self.tokenize(self.prompt(processing.checked_instruction(observation), normalised))])
         return Inputs(
-            images=processing.pixels(torch.from_numpy(self.views(observation))[None]),
+            images=self.images(observation),
             tokens=tokens,
-            token_mask=tokens != 0,
+            token_mask=tokens != self.padding,
             state=normalised[None],
         )
+
+    def images(self, observation: Mapping[str, Any]) -> Tensor:
+        """Returns an observation's images as the model reads them, float32 [1, V, 3, image_size, image_size]."""
+        return processing.pixels(torch.from_numpy(self.views(observation))[None])
 
     def views(self, observation: Mapping[str, Any]) -> np.ndarray:
         """Returns an observation's images as the policy sees them, uint8 [V, image_size, image_size, 3]."""

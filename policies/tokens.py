@@ -35,6 +35,10 @@ class Tokenizer(Protocol):
         """Returns the tokens of a text, with those that begin and end one."""
         ...
 
+    def token(self, text: str) -> int | None:
+        """Returns the token that stands for a whole text, such as a mark; None where there is none."""
+        ...
+
 
 @dataclass(frozen=True)
 class _SentencePiece:
@@ -46,6 +50,10 @@ class _SentencePiece:
 
     def encode(self, text: str) -> list[int]:
         return self.model.encode(text, add_bos=True)
+
+    def token(self, text: str) -> int | None:
+        token = self.model.piece_to_id(text)
+        return None if token == self.model.unk_id() else token
 
 
 @dataclass(frozen=True)
@@ -59,14 +67,18 @@ class _Fast:
     def encode(self, text: str) -> list[int]:
         return self.model.encode(text).ids
 
+    def token(self, text: str) -> int | None:
+        return self.model.token_to_id(text)
 
-def find_tokenizer(folder: Path, given: str = "") -> Path:
+
+def find_tokenizer(folder: Path, given: str, where: str) -> Path:
     """Returns the file of the tokenizer that a policy is to be read with.
 
     Args:
         folder: The policy's folder.
         given: A file, or a folder with one, that the user named; it wins over everything else. Then comes the
             environment variable ``REPLAN_TOKENIZER``, then the policy's folder.
+        where: Where the tokenizer of this kind of policy is found, as the end of a sentence.
 
     Raises:
         CheckpointError: There is none.
@@ -79,8 +91,7 @@ def find_tokenizer(folder: Path, given: str = "") -> Path:
         if (place / name).is_file():
             return place / name
     raise CheckpointError(
-        f"{place} has no tokenizer ({', '.join(FILES)}): write --tokenizer FILE or set {VARIABLE}; that of PaliGemma "
-        "is the file tokenizer.model of google/paligemma-3b-pt-224, for which its licence has to be accepted"
+        f"{place} has no tokenizer ({', '.join(FILES)}): write --tokenizer FILE or set {VARIABLE}; {where}"
     )
 
 

@@ -19,8 +19,8 @@ from ..processing import SMALLEST
 from ..siglip2 import FOLD
 from ..weights import CheckpointError
 from .files import read_json
-from .groot import EMBEDDING, HEAD, LLM, TIED, VISION
-from .reader import Source, open_source
+from .groot import EMBEDDING, HEAD, LLM, VISION, recognise
+from .reader import Source
 
 _DEFAULTS: Mapping[str, Any] = {
     "action_horizon": 16,
@@ -78,11 +78,12 @@ class Robot:
     crop: float
 
 
-def read_config(folder: Path, image_token: int = GROOT_N1_6.image_token) -> GrootConfig:
+def read_config(folder: Path, source: Source, image_token: int) -> GrootConfig:
     """Returns the dimensions of a published folder's model; most are those of its tensors.
 
     Args:
-        folder: Holds ``config.json``, the processor's files and the weights.
+        folder: Holds ``config.json`` and the processor's files.
+        source: Its weights.
         image_token: What the tokenizer makes of ``<IMG_CONTEXT>``.
 
     Raises:
@@ -108,19 +109,24 @@ def read_config(folder: Path, image_token: int = GROOT_N1_6.image_token) -> Groo
     for name, value in settings.items():
         if type(value) is not int:
             raise CheckpointError(f"{path}: {name} must be a whole number, got {value!r}")
-    with open_source(folder) as source:
-        dimensions = _dimensions(source)
     try:
-        return GrootConfig(**{**settings, **dimensions})
+        return GrootConfig(**{**settings, **_dimensions(recognise(source))})
     except ValueError as error:
         raise CheckpointError(f"{folder}: {error}") from error
+
+
+def files(folder: Path) -> list[Path]:
+    """Returns the files that ``read_config`` and ``read_robot`` read, besides the weights."""
+    home = _home(folder)
+    names = ("processor_config.json", "statistics.json", "embodiment_id.json")
+    return [folder / "config.json", *(home / name for name in names)]
 
 
 def _dimensions(source: Source) -> dict[str, int]:
     """Returns what the shapes of the tensors tell."""
     blocks, layer = f"{HEAD}.model.transformer_blocks", f"{LLM}.layers.0"
     head_dim = source.shape(f"{layer}.self_attn.q_norm.weight")[0]
-    vocab, width = source.shape(EMBEDDING if EMBEDDING in source.names else TIED)
+    vocab, width = source.shape(EMBEDDING)
     vision_width, pixels = source.shape(f"{VISION}.embeddings.patch_embedding.weight")
     robots, state_dim, robot_width = source.shape(f"{HEAD}.state_encoder.layer1.W")
     places, expert_width = source.shape(f"{HEAD}.position_embedding.weight")

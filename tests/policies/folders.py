@@ -6,14 +6,16 @@ import io
 import json
 from dataclasses import replace
 
+import groot_recording
 import numpy as np
 import sentencepiece
 import torch
 from parity import PALIGEMMA, write
 from replan.policies.pi0 import Pi0, Pi0Config
 from replan.policies.pi05 import Pi05, Pi05Config
+from replan.policies.published import groot_policy
 from replan.policies.published.pi0 import TIED, UNUSED, published_layout
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 WORDS = "pick up the alphabet soup and place it in basket put hairbrush red bin Task State Action 0 1 2 3 4 5 6 7 8 9"
 DIMENSIONS = {**PALIGEMMA, "vocab": 96, "vision_heads": 16}
@@ -148,6 +150,80 @@ def lerobot_folder(folder, family, mode=None):
                 write(folder / listed[-1]["state_file"], statistics)
         (folder / f"{processor}.json").write_text(json.dumps({"name": processor, "steps": listed}))
     fast_file(folder / "tokenizer.json")
+    return folder
+
+
+GROOT_CONFIG = {
+    "model_type": "Gr00tN1d6",
+    "architectures": ["Gr00tN1d6"],
+    "model_name": "nvidia/Eagle-Block2A-2B-v2",
+    "select_layer": 3,
+    "action_horizon": 8,
+    "num_inference_timesteps": 4,
+    "num_timestep_buckets": 1000,
+    "use_alternate_vl_dit": True,
+    "attend_text_every_n_blocks": 2,
+    "use_vlln": True,
+    "add_pos_embed": True,
+    "diffusion_model_cfg": {"num_layers": 8, "num_attention_heads": 4, "attention_head_dim": 16},
+}
+GROOT_PROCESSOR = {
+    "image_crop_size": [230, 230],
+    "image_target_size": [256, 256],
+    "use_albumentations": True,
+    "shortest_image_edge": 256,
+    "crop_fraction": 0.95,
+    "formalize_language": True,
+    "use_percentiles": False,
+    "clip_outliers": True,
+    "apply_sincos_state_encoding": False,
+    "use_relative_action": False,
+}
+GROOT_KEYS = ["x", "y", "z", "roll", "pitch", "yaw", "gripper"]
+
+
+def qwen_file(path, marks=groot_policy.MARKS):
+    """A tokenizer.json of bytes and pairs of them, as Qwen's, with the marks behind."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator([WORDS] * 20, trainer)
+    tokenizer.add_special_tokens(list(marks))
+    tokenizer.save(str(path))
+    return path
+
+
+def groot_folder(folder):
+    write(folder / "model.safetensors", groot_recording.weights())
+    rng = np.random.default_rng(2)
+    statistics = {
+        part: {
+            key: {
+                name: values.tolist()
+                for name, values in zip(("min", "max"), np.sort(rng.normal(size=(2, widths.get(key, 1))), 0), strict=True)
+            }
+            for key in GROOT_KEYS
+        }
+        for part, widths in (("state", {"gripper": 2}), ("action", {}))
+    }
+    statistics["action"]["gripper"] = {"min": [0.0], "max": [1.0]}
+    robot = {
+        "video": {"delta_indices": [0], "modality_keys": ["image", "wrist_image"]},
+        "state": {"delta_indices": [0], "modality_keys": GROOT_KEYS},
+        "action": {"delta_indices": list(range(8)), "modality_keys": GROOT_KEYS},
+        "language": {"delta_indices": [0], "modality_keys": ["annotation.human.action.task_description"]},
+    }
+    files = {
+        "config": GROOT_CONFIG,
+        "processor_config": {"processor_kwargs": {**GROOT_PROCESSOR, "modality_configs": {"libero_panda": robot}}},
+        "statistics": {"libero_panda": statistics},
+        "embodiment_id": {"libero_panda": 2, "gr1": 3},
+    }
+    for name, values in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(values))
+    qwen_file(folder / "tokenizer.json")
     return folder
 
 

@@ -428,7 +428,7 @@ def test_nothing_is_executed_from_a_folder(tmp_path):
     with pytest.raises(CheckpointError, match="pickled file, which is never loaded"):
         open_policy(named(tmp_path))
     write(tmp_path / "model.safetensors", {"some.weight": torch.zeros(1)})
-    with pytest.raises(CheckpointError, match="have no known layout .*; known are pi0 and pi0.5 of openpi"):
+    with pytest.raises(CheckpointError, match="have no known layout .*; known are a pi0 or pi0.5 of openpi"):
         open_policy(named(tmp_path))
 
 
