@@ -135,15 +135,11 @@ class Standardised:
         normalised = self.normalise_state(torch.from_numpy(state))
         tokens = torch.tensor([self.tokenize(self.prompt(processing.checked_instruction(observation), normalised))])
         return Inputs(
-            images=self.images(observation),
+            images=processing.pixels(torch.from_numpy(self.views(observation))[None]),
             tokens=tokens,
             token_mask=tokens != self.padding,
             state=normalised[None],
         )
-
-    def images(self, observation: Mapping[str, Any]) -> Tensor:
-        """Returns an observation's images as the model reads them, float32 [1, V, 3, image_size, image_size]."""
-        return processing.pixels(torch.from_numpy(self.views(observation))[None])
 
     def views(self, observation: Mapping[str, Any]) -> np.ndarray:
         """Returns an observation's images as the policy sees them, uint8 [V, image_size, image_size, 3]."""

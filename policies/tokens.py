@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -71,7 +72,7 @@ class _Fast:
         return self.model.token_to_id(text)
 
 
-def find_tokenizer(folder: Path, given: str, where: str) -> Path:
+def find_tokenizer(folder: Path, given: str, where: str, names: Sequence[str] = FILES) -> Path:
     """Returns the file of the tokenizer that a policy is to be read with.
 
     Args:
@@ -79,6 +80,7 @@ def find_tokenizer(folder: Path, given: str, where: str) -> Path:
         given: A file, or a folder with one, that the user named; it wins over everything else. Then comes the
             environment variable ``REPLAN_TOKENIZER``, then the policy's folder.
         where: Where the tokenizer of this kind of policy is found, as the end of a sentence.
+        names: What its file may be called, the first that is there.
 
     Raises:
         CheckpointError: There is none.
@@ -87,11 +89,11 @@ def find_tokenizer(folder: Path, given: str, where: str) -> Path:
     place = Path(named) if named else folder
     if place.is_file():
         return place
-    for name in FILES:
+    for name in names:
         if (place / name).is_file():
             return place / name
     raise CheckpointError(
-        f"{place} has no tokenizer ({', '.join(FILES)}): write --tokenizer FILE or set {VARIABLE}; {where}"
+        f"{place} has no tokenizer ({', '.join(names)}): write --tokenizer FILE or set {VARIABLE}; {where}"
     )
 
 

@@ -63,6 +63,25 @@ class Groot:
 
 
 @dataclass(frozen=True)
+class XVLAFacts:
+    """What a folder of X-VLA does not say.
+
+    Attributes:
+        views: Published names of the views, in the model's order; lerobot's folders have them.
+        domain: Number of the robot among those of the model; lerobot's folders have it where a step gives it.
+        replan: Actions that are executed before the next round; lerobot's folders have it.
+        raw: Observation keys of views that are seen as the benchmark renders them, upside down.
+        hand: Rotation vector from the frame of the state's rotation to that of the actions', for policies of poses.
+    """
+
+    views: tuple[str, ...]
+    domain: int
+    replan: int
+    raw: tuple[str, ...]
+    hand: tuple[float, float, float]
+
+
+@dataclass(frozen=True)
 class Convention:
     """How a benchmark's observations and actions meet those of published policies.
 
@@ -74,6 +93,7 @@ class Convention:
         cameras: Published name of a view -> observation key.
         openpi: What checkpoints of openpi leave open, by the family.
         groot: What folders of GR00T N1.6 leave open; None where nothing is known.
+        x_vla: The same for X-VLA.
     """
 
     state: int
@@ -83,6 +103,7 @@ class Convention:
     cameras: dict[str, str]
     openpi: dict[str, Openpi]
     groot: Groot | None
+    x_vla: XVLAFacts | None
 
     def view(self, published: str) -> str:
         """Returns the observation key of a published view.
@@ -98,7 +119,7 @@ class Convention:
         return self.cameras[published]
 
 
-_TABLES = {"groot": Groot}
+_TABLES = {"groot": Groot, "x_vla": XVLAFacts}
 """Tables that a convention may leave out, and then says nothing about policies of that layout."""
 
 

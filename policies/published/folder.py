@@ -13,6 +13,7 @@ from .convention import Convention, convention_file, read_convention
 from .groot_policy import open_groot
 from .paligemma import open_paligemma
 from .reader import Source, open_source
+from .xvla_policy import open_xvla
 
 
 class Layout(NamedTuple):
@@ -34,6 +35,7 @@ class Layout(NamedTuple):
 LAYOUTS = (
     Layout("paligemma_with_expert.", "a pi0 or pi0.5", "openpi's PyTorch code or lerobot", open_paligemma),
     Layout("action_head.", "a GR00T", "NVIDIA's code", open_groot),
+    Layout("transformer.soft_prompt_hub.", "an X-VLA", "the authors' code or lerobot", open_xvla),
 )
 
 

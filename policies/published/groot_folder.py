@@ -20,6 +20,7 @@ from ..siglip2 import FOLD
 from ..weights import CheckpointError
 from .files import read_json
 from .groot import EMBEDDING, HEAD, LLM, VISION, recognise
+from .names import count_layers
 from .reader import Source
 
 _DEFAULTS: Mapping[str, Any] = {
@@ -134,29 +135,24 @@ def _dimensions(source: Source) -> dict[str, int]:
         "patch": math.isqrt(pixels // 3),
         "grid": math.isqrt(source.shape(f"{VISION}.embeddings.position_embedding.weight")[0]),
         "vision_width": vision_width,
-        "vision_depth": _count(source, f"{VISION}.encoder.layers."),
+        "vision_depth": count_layers(source, f"{VISION}.encoder.layers."),
         "vision_mlp": source.shape(f"{VISION}.encoder.layers.0.mlp.fc1.weight")[0],
         "width": width,
         "vocab": vocab,
         "mlp": source.shape(f"{layer}.mlp.gate_proj.weight")[0],
-        "depth": _count(source, f"{LLM}.layers."),
+        "depth": count_layers(source, f"{LLM}.layers."),
         "heads": source.shape(f"{layer}.self_attn.q_proj.weight")[0] // head_dim,
         "kv_heads": source.shape(f"{layer}.self_attn.k_proj.weight")[0] // head_dim,
         "head_dim": head_dim,
         "expert_width": expert_width,
         "expert_mlp": source.shape(f"{blocks}.0.ff.net.0.proj.weight")[0],
-        "expert_depth": _count(source, f"{blocks}."),
+        "expert_depth": count_layers(source, f"{blocks}."),
         "robot_width": robot_width,
         "robots": robots,
         "places": places,
         "state_dim": state_dim,
         "action_dim": source.shape(f"{HEAD}.action_encoder.W1.W")[1],
     }
-
-
-def _count(source: Source, prefix: str) -> int:
-    """Returns how many layers there are behind a prefix."""
-    return len({name.removeprefix(prefix).partition(".")[0] for name in source.names if name.startswith(prefix)})
 
 
 def read_robot(folder: Path, tag: str) -> Robot:

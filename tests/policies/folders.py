@@ -10,11 +10,12 @@ import groot_recording
 import numpy as np
 import sentencepiece
 import torch
-from parity import PALIGEMMA, write
+from parity import PALIGEMMA, older, write
 from replan.policies.pi0 import Pi0, Pi0Config
 from replan.policies.pi05 import Pi05, Pi05Config
-from replan.policies.published import groot_policy
+from replan.policies.published import groot_policy, xvla
 from replan.policies.published.pi0 import TIED, UNUSED, published_layout
+from replan.policies.xvla import XVLA, XVLAConfig
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 WORDS = "pick up the alphabet soup and place it in basket put hairbrush red bin Task State Action 0 1 2 3 4 5 6 7 8 9"
@@ -27,14 +28,18 @@ STATE, ACTION = 8, 7
 def weights(family, prefix=""):
     with torch.device("meta"):
         model = MODELS[family](CONFIGS[family])
-    generator = torch.Generator().manual_seed(0)
     shapes = {name: part.shape for parts in published_layout(model).values() for name, part in parts.items()}
     shapes |= {name: (4, 4) for name in UNUSED - {TIED}}
-    made = {}
-    for name, shape in shapes.items():
-        scale = 1.2 * np.prod(shape[1:]) ** -0.5 if len(shape) > 1 else 0.3
-        made[prefix + name] = torch.randn(shape, generator=generator) * scale
-    return made
+    return {prefix + name: tensor for name, tensor in sampled(shapes).items()}
+
+
+def sampled(shapes):
+    """Weights of these shapes by name."""
+    generator = torch.Generator().manual_seed(0)
+    return {
+        name: torch.randn(shape, generator=generator) * (1.2 * np.prod(shape[1:]) ** -0.5 if len(shape) > 1 else 0.3)
+        for name, shape in shapes.items()
+    }
 
 
 def sentencepiece_file(path):
@@ -202,7 +207,9 @@ def groot_folder(folder):
         part: {
             key: {
                 name: values.tolist()
-                for name, values in zip(("min", "max"), np.sort(rng.normal(size=(2, widths.get(key, 1))), 0), strict=True)
+                for name, values in zip(
+                    ("min", "max"), np.sort(rng.normal(size=(2, widths.get(key, 1))), 0), strict=True
+                )
             }
             for key in GROOT_KEYS
         }
@@ -224,6 +231,146 @@ def groot_folder(folder):
     for name, values in files.items():
         (folder / f"{name}.json").write_text(json.dumps(values))
     qwen_file(folder / "tokenizer.json")
+    return folder
+
+
+XVLA_CONFIG = XVLAConfig(
+    image_size=64,
+    vision_widths=(8, 12, 16, 24),
+    vision_depths=(1, 1, 2, 1),
+    vision_heads=(2, 3, 2, 4),
+    vision_groups=(2, 2, 4, 3),
+    window=5,
+    vision_positions=4,
+    vlm_width=32,
+    vlm_mlp=56,
+    vlm_depth=2,
+    vlm_heads=4,
+    vlm_positions=60,
+    vocab=96,
+    width=40,
+    mlp=80,
+    depth=3,
+    heads=4,
+    time_width=8,
+    positions=96,
+    domains=4,
+    prompts=3,
+    horizon=30,
+)
+XVLA_UNUSED = {
+    "vlm.language_model.encoder.embed_tokens.weight": (96, 32),
+    "vlm.multi_modal_projector.visual_temporal_embed.pos_idx_to_embed": (3, 24),
+}
+
+
+def florence(native):
+    """The fields of ``florence_config`` in transformers' format, or in that of Microsoft's code."""
+    vision = {"num_heads": [2, 3, 2, 4], "num_groups": [2, 2, 4, 3], "depths": [1, 1, 2, 1], "window_size": 5}
+    if native:
+        vision |= {"model_type": "florence_vision", "embed_dim": [8, 12, 16, 24], "max_position_embeddings": 4}
+    else:
+        vision |= {
+            "model_type": "davit",
+            "dim_embed": [8, 12, 16, 24],
+            "image_pos_embed": {"type": "learned_abs_2d", "max_pos_embeddings": 4},
+            "image_feature_source": ["spatial_avg_pool", "temporal_avg_pool"],
+        }
+    text = {"model_type": "bart" if native else "florence2_language", "encoder_attention_heads": 4}
+    return {"vision_config": vision, "text_config": text, "projection_dim": 32}
+
+
+def bart_file(path):
+    """A tokenizer.json of whole words, with the marks of BART's."""
+    vocabulary = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
+    vocabulary |= {word: 4 + number for number, word in enumerate(dict.fromkeys(WORDS.split()))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, "<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    ends = [("<s>", 0), ("</s>", 2)]
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=ends)
+    tokenizer.save(str(path))
+    return path
+
+
+def xvla_weights(prefix=""):
+    with torch.device("meta"):
+        layout = xvla.published_layout(XVLA(XVLA_CONFIG))
+    shapes = {name: part.shape for parts in layout.values() for name, part in parts.items()} | XVLA_UNUSED
+    return {prefix + name: tensor for name, tensor in sampled(shapes).items()}
+
+
+def xvla_config(native, **values):
+    return {
+        "florence_config": florence(native),
+        "hidden_size": 40,
+        "depth": 3,
+        "num_heads": 4,
+        "num_domains": 4,
+        "len_soft_prompts": 3,
+        "dim_time": 8,
+        "max_len_seq": 96,
+        "use_hetero_proj": False,
+        "use_proprio": True,
+        "action_mode": "ee6d",
+        **values,
+    }
+
+
+def xvla_lerobot_folder(folder, old=False):
+    made = xvla_weights("model.")
+    write(folder / "model.safetensors", older(made) if old else made)
+    config = xvla_config(
+        not old,
+        type="xvla",
+        chunk_size=30,
+        n_action_steps=10,
+        num_denoising_steps=10,
+        num_image_views=3,
+        empty_cameras=1,
+        resize_imgs_with_padding=[64, 64],
+        input_features={
+            "observation.images.image": {"type": "VISUAL", "shape": [3, 256, 256]},
+            "observation.images.image2": {"type": "VISUAL", "shape": [3, 256, 256]},
+            "observation.images.empty_camera_0": {"type": "VISUAL", "shape": [3, 64, 64]},
+            "observation.state": {"type": "STATE", "shape": [20]},
+        },
+        output_features={"action": {"type": "ACTION", "shape": [20]}},
+    )
+    (folder / "config.json").write_text(json.dumps(config))
+    scaling = {"norm_map": {"VISUAL": "IDENTITY", "STATE": "IDENTITY", "ACTION": "IDENTITY"}}
+    before = [
+        ("rename_observations_processor", {"rename_map": {}}),
+        ("to_batch_processor", {}),
+        ("tokenizer_processor", {"max_length": 20, "padding": "max_length", "padding_side": "right"}),
+        ("xvla_image_to_float", {}),
+        ("xvla_imagenet_normalize", {}),
+        ("xvla_add_domain_id", {"domain_id": 2}),
+        ("device_processor", {}),
+        ("normalizer_processor", scaling),
+    ]
+    after = [("unnormalizer_processor", scaling), ("device_processor", {})]
+    for name, steps in (("policy_preprocessor", before), ("policy_postprocessor", after)):
+        listed = [{"registry_name": step, "config": options} for step, options in steps]
+        (folder / f"{name}.json").write_text(json.dumps({"name": name, "steps": listed}))
+    bart_file(folder / "tokenizer.json")
+    return folder
+
+
+def xvla_folder(folder, old=True):
+    """As the authors publish it, which is in the older layout."""
+    made = xvla_weights("model.")
+    made = older(made) if old else made
+    write(folder / "model.safetensors", {name.removeprefix("model."): tensor for name, tensor in made.items()})
+    (folder / "config.json").write_text(json.dumps(xvla_config(not old, model_type="xvla", num_actions=30)))
+    images = {
+        "do_resize": True,
+        "size": {"height": 64, "width": 64},
+        "resample": 3,
+        "image_mean": [0.485, 0.456, 0.406],
+        "image_std": [0.229, 0.224, 0.225],
+    }
+    (folder / "preprocessor_config.json").write_text(json.dumps(images))
+    bart_file(folder / "tokenizer.json")
     return folder
 
 

@@ -10,8 +10,8 @@ import torch
 from folders import GROOT_CONFIG, GROOT_PROCESSOR
 from parity import relative, write
 from replan.policies.groot_processor import GrootProcessor
-from replan.policies.published.groot import TIED, load_published
 from replan.policies.published import groot_folder
+from replan.policies.published.groot import TIED, load_published
 from replan.policies.published.groot_folder import read_robot
 from replan.policies.published.reader import open_source
 from replan.policies.weights import CheckpointError
