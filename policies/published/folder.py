@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ..stored import Stored
 from ..weights import CheckpointError
 from .convention import Convention, convention_file, read_convention
+from .fast_wam_policy import open_fast_wam
 from .groot_policy import open_groot
 from .paligemma import open_paligemma
 from .reader import Source, open_source
@@ -36,6 +37,7 @@ LAYOUTS = (
     Layout("paligemma_with_expert.", "a pi0 or pi0.5", "openpi's PyTorch code or lerobot", open_paligemma),
     Layout("action_head.", "a GR00T", "NVIDIA's code", open_groot),
     Layout("transformer.soft_prompt_hub.", "an X-VLA", "the authors' code or lerobot", open_xvla),
+    Layout("mot.mixtures.", "a Fast-WAM", "lerobot", open_fast_wam),
 )
 
 

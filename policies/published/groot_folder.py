@@ -18,7 +18,7 @@ from ..groot import GROOT_N1_6, GrootConfig
 from ..processing import SMALLEST
 from ..siglip2 import FOLD
 from ..weights import CheckpointError
-from .files import read_json
+from .files import read_json, table
 from .groot import EMBEDDING, HEAD, LLM, VISION, recognise
 from .names import count_layers
 from .reader import Source
@@ -168,18 +168,18 @@ def read_robot(folder: Path, tag: str) -> Robot:
     """
     home = _home(folder)
     path, settings = home / "processor_config.json", _settings(home)
-    robots, statistics = _entry(settings, "modality_configs", path), read_json(home / "statistics.json")
+    robots, statistics = table(settings, "modality_configs", path), read_json(home / "statistics.json")
     if tag not in robots or tag not in statistics:
         known = ", ".join(sorted(robots.keys() & statistics.keys())) or "none"
         raise CheckpointError(f"{home} has no statistics and views of the robot {tag!r}; it has those of {known}")
-    parts = _entry(robots, tag, path)
+    parts = table(robots, tag, path)
     for part in ("video", "state"):
-        if (frames := _entry(parts, part, path).get("delta_indices")) != [0]:
+        if (frames := table(parts, part, path).get("delta_indices")) != [0]:
             raise CheckpointError(f"{path}: {tag} sees {part} at the steps {frames}, and only the present one is read")
     edge, crop = _edge_and_crop(folder)
     percentiles, clip = (bool(settings.get(name, default)) for name, default in _BOUNDS)
     state, action = (
-        _scales(_entry(parts, part, path), _entry(_entry(statistics, tag, home), part, home), percentiles, part)
+        _scales(table(parts, part, path), table(table(statistics, tag, home), part, home), percentiles, part)
         for part in ("state", "action")
     )
     _refuse_encodings(parts, settings, path, tag)
@@ -188,10 +188,10 @@ def read_robot(folder: Path, tag: str) -> Robot:
         raise CheckpointError(f"{home / 'embodiment_id.json'} gives the robot {tag!r} no index")
     return Robot(
         index=index,
-        cameras=_keys(_entry(parts, "video", path), f"{path}: {tag} video"),
+        cameras=_keys(table(parts, "video", path), f"{path}: {tag} video"),
         state=state.groups,
         action=action.groups,
-        horizon=len(_entry(parts, "action", path).get("delta_indices", [])),
+        horizon=len(table(parts, "action", path).get("delta_indices", [])),
         state_mean=state.mean,
         state_std=state.std,
         state_clip=tuple(bounded and clip for bounded in state.bounded),
@@ -220,7 +220,7 @@ def _scales(part: Mapping[str, Any], statistics: Mapping[str, Any], percentiles:
     standardised = part.get("mean_std_embedding_keys") or ()
     groups, means, stds, bounded = [], [], [], []
     for key in _keys(part, name):
-        group = _entry(statistics, key, f"the statistics of {name}")
+        group = table(statistics, key, f"the statistics of {name}")
         names = ("mean", "std") if key in standardised else ("q01", "q99") if percentiles else ("min", "max")
         low, high = (_numbers(group, each, f"the statistics of {name} {key}") for each in names)
         if low.shape != high.shape:
@@ -285,13 +285,7 @@ def _home(folder: Path) -> Path:
 
 def _settings(home: Path) -> Mapping[str, Any]:
     path = home / "processor_config.json"
-    return _entry(read_json(path), "processor_kwargs", path)
-
-
-def _entry(table: Mapping[str, Any], name: str, where: object) -> dict[str, Any]:
-    if not isinstance(table.get(name), dict):
-        raise CheckpointError(f"{where}: {name} must be a table, got {table.get(name)!r}")
-    return table[name]
+    return table(read_json(path), "processor_kwargs", path)
 
 
 def _keys(part: Mapping[str, Any], where: str) -> tuple[str, ...]:

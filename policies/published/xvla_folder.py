@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ..weights import CheckpointError
 from ..xvla import XVLAConfig
-from .files import read_json
+from .files import read_json, table
 from .lerobot import CONFIG, whole
 from .names import count_layers
 from .reader import Source
@@ -64,8 +64,8 @@ def read_config(values: Mapping[str, Any], source: Source, lerobot: bool, image_
     """
     if values.get("use_proprio", True) is not True:
         raise CheckpointError(f"{source.path} does not read the state (use_proprio is off), which is not supported")
-    florence = _table(values, "florence_config")
-    vision, text = _table(florence, "vision_config"), _table(florence, "text_config")
+    florence = table(values, "florence_config", CONFIG)
+    vision, text = table(florence, "vision_config", CONFIG), table(florence, "text_config", CONFIG)
     if vision.get("image_feature_source", _FEATURES) != _FEATURES:
         raise CheckpointError(
             f"image_feature_source in {CONFIG} is {vision['image_feature_source']}, and only {_FEATURES} is supported"
@@ -178,12 +178,6 @@ def _side(sides: Any) -> int | None:
     """Returns the side of a square; None where it is none."""
     square = isinstance(sides, list) and len(sides) == 2 and sides[0] == sides[1] and type(sides[0]) is int
     return sides[0] if square else None
-
-
-def _table(values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    if not isinstance(values.get(name), dict):
-        raise CheckpointError(f"{name} in {CONFIG} must be a table, got {values.get(name)!r}")
-    return values[name]
 
 
 def _wholes(values: Mapping[str, Any], name: str) -> tuple[int, ...]:

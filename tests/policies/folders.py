@@ -11,14 +11,18 @@ import numpy as np
 import sentencepiece
 import torch
 from parity import PALIGEMMA, older, write
+from replan.policies.fast_wam import FastWAM, FastWAMConfig
 from replan.policies.pi0 import Pi0, Pi0Config
 from replan.policies.pi05 import Pi05, Pi05Config
-from replan.policies.published import groot_policy, xvla
+from replan.policies.published import fast_wam, groot_policy, xvla
+from replan.policies.published.fast_wam_policy import VAE
 from replan.policies.published.pi0 import TIED, UNUSED, published_layout
 from replan.policies.xvla import XVLA, XVLAConfig
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 WORDS = "pick up the alphabet soup and place it in basket put hairbrush red bin Task State Action 0 1 2 3 4 5 6 7 8 9"
+INSTRUCTION = "pick up the alphabet soup and place it in the basket"
+TEXTS = ("put the hairbrush in the red bin", INSTRUCTION)
 DIMENSIONS = {**PALIGEMMA, "vocab": 96, "vision_heads": 16}
 CONFIGS = {"pi0": Pi0Config(**DIMENSIONS), "pi0.5": Pi05Config(**DIMENSIONS)}
 MODELS = {"pi0": Pi0, "pi0.5": Pi05}
@@ -98,6 +102,32 @@ def openpi_folder(folder, family):
 MODES = {"pi0": "MEAN_STD", "pi0.5": "QUANTILES"}
 
 
+def write_processors(folder, before, after, mode):
+    """The files of lerobot's two processors; a step whose options are None scales by statistics."""
+    rng = np.random.default_rng(1)
+    statistics = {}
+    for key, channels in (("observation.state", STATE), ("action", ACTION)):
+        values = rng.normal(size=(100, channels))
+        for name, each in (
+            ("mean", values.mean(0)),
+            ("std", values.std(0)),
+            ("min", values.min(0)),
+            ("max", values.max(0)),
+            ("q01", np.quantile(values, 0.01, 0)),
+            ("q99", np.quantile(values, 0.99, 0)),
+        ):
+            statistics[f"{key}.{name}"] = torch.tensor(each, dtype=torch.float32)
+    scaling = {"norm_map": {"VISUAL": "IDENTITY", "STATE": mode, "ACTION": mode}}
+    for processor, steps in (("policy_preprocessor", before), ("policy_postprocessor", after)):
+        listed = []
+        for number, (name, options) in enumerate(steps):
+            listed.append({"registry_name": name, "config": scaling if options is None else options})
+            if options is None and mode != "IDENTITY":
+                listed[-1]["state_file"] = f"{processor}_step_{number}_{name}.safetensors"
+                write(folder / listed[-1]["state_file"], statistics)
+        (folder / f"{processor}.json").write_text(json.dumps({"name": processor, "steps": listed}))
+
+
 def lerobot_folder(folder, family, mode=None):
     mode = mode or MODES[family]
     write(folder / "model.safetensors", weights(family, "model."))
@@ -119,41 +149,15 @@ def lerobot_folder(folder, family, mode=None):
         "output_features": {"action": {"type": "ACTION", "shape": [ACTION]}},
     }
     (folder / "config.json").write_text(json.dumps(config))
-    rng = np.random.default_rng(1)
-    statistics = {}
-    for key, channels in (("observation.state", STATE), ("action", ACTION)):
-        values = rng.normal(size=(100, channels))
-        for name, each in (
-            ("mean", values.mean(0)),
-            ("std", values.std(0)),
-            ("min", values.min(0)),
-            ("max", values.max(0)),
-            ("q01", np.quantile(values, 0.01, 0)),
-            ("q99", np.quantile(values, 0.99, 0)),
-        ):
-            statistics[f"{key}.{name}"] = torch.tensor(each, dtype=torch.float32)
-    scaling = {"norm_map": {"VISUAL": "IDENTITY", "STATE": mode, "ACTION": mode}}
-    for processor, steps in (
-        (
-            "policy_preprocessor",
-            [
-                ("rename_observations_processor", {"rename_map": {}}),
-                ("to_batch_processor", {}),
-                *((name, {}) for name in own),
-                ("tokenizer_processor", {"max_length": 64}),
-                ("normalizer_processor", scaling),
-                ("device_processor", {"device": "cpu"}),
-            ],
-        ),
-        ("policy_postprocessor", [("unnormalizer_processor", scaling), ("device_processor", {"device": "cpu"})]),
-    ):
-        listed = []
-        for number, (name, options) in enumerate(steps):
-            listed.append({"registry_name": name, "config": options})
-            if "normalizer" in name:
-                listed[-1]["state_file"] = f"{processor}_step_{number}_{name}.safetensors"
-                write(folder / listed[-1]["state_file"], statistics)
-        (folder / f"{processor}.json").write_text(json.dumps({"name": processor, "steps": listed}))
+    before = [
+        ("rename_observations_processor", {"rename_map": {}}),
+        ("to_batch_processor", {}),
+        *((name, {}) for name in own),
+        ("tokenizer_processor", {"max_length": 64}),
+        ("normalizer_processor", None),
+        ("device_processor", {"device": "cpu"}),
+    ]
+    write_processors(folder, before, [("unnormalizer_processor", None), ("device_processor", {"device": "cpu"})], mode)
     fast_file(folder / "tokenizer.json")
     return folder
 
@@ -337,7 +341,6 @@ def xvla_lerobot_folder(folder, old=False):
         output_features={"action": {"type": "ACTION", "shape": [20]}},
     )
     (folder / "config.json").write_text(json.dumps(config))
-    scaling = {"norm_map": {"VISUAL": "IDENTITY", "STATE": "IDENTITY", "ACTION": "IDENTITY"}}
     before = [
         ("rename_observations_processor", {"rename_map": {}}),
         ("to_batch_processor", {}),
@@ -346,12 +349,10 @@ def xvla_lerobot_folder(folder, old=False):
         ("xvla_imagenet_normalize", {}),
         ("xvla_add_domain_id", {"domain_id": 2}),
         ("device_processor", {}),
-        ("normalizer_processor", scaling),
+        ("normalizer_processor", None),
     ]
-    after = [("unnormalizer_processor", scaling), ("device_processor", {})]
-    for name, steps in (("policy_preprocessor", before), ("policy_postprocessor", after)):
-        listed = [{"registry_name": step, "config": options} for step, options in steps]
-        (folder / f"{name}.json").write_text(json.dumps({"name": name, "steps": listed}))
+    after = [("unnormalizer_processor", None), ("device_processor", {})]
+    write_processors(folder, before, after, "IDENTITY")
     bart_file(folder / "tokenizer.json")
     return folder
 
@@ -371,6 +372,76 @@ def xvla_folder(folder, old=True):
     }
     (folder / "preprocessor_config.json").write_text(json.dumps(images))
     bart_file(folder / "tokenizer.json")
+    return folder
+
+
+FAST_WAM_CONFIG = FastWAMConfig(
+    image_size=64,
+    vae_widths=(8, 8, 16, 16),
+    vae_halves_frames=(False, True),
+    latents=6,
+    width=48,
+    mlp=80,
+    depth=3,
+    heads=2,
+    action_width=32,
+    action_mlp=56,
+    text_width=24,
+    time_width=16,
+    vocab=6,
+    horizon=8,
+)
+
+
+def fast_wam_folder(folder):
+    """lerobot's folder, with the image encoder and the embedded instructions in it."""
+    with torch.device("meta"):
+        model = FastWAM(FAST_WAM_CONFIG)
+    layouts = {"model": fast_wam.policy_layout(model), f"{VAE}/diffusion_pytorch_model": fast_wam.vae_layout(model)}
+    unused = {
+        "model": {f"{fast_wam.UNUSED_PREFIX}head.weight": (24, 48)},
+        f"{VAE}/diffusion_pytorch_model": {"decoder.conv_in.weight": (16, 6, 3, 3, 3)},
+    }
+    for name, layout in layouts.items():
+        shapes = {name: part.shape for parts in layout.values() for name, part in parts.items()} | unused[name]
+        write(folder / f"{name}.safetensors", sampled(shapes))
+    encoder = {
+        "base_dim": 8,
+        "dim_mult": [1, 2, 2],
+        "num_res_blocks": 2,
+        "temperal_downsample": [False, True],
+        "is_residual": True,
+        "patch_size": 2,
+        "z_dim": 6,
+        "latents_mean": [0.3, -0.2, 0.1, -0.4, 0.25, 0.0],
+        "latents_std": [1.3, 0.7, 2.1, 0.9, 1.1, 0.8],
+    }
+    (folder / VAE / "config.json").write_text(json.dumps(encoder))
+    config = {
+        "type": "fastwam",
+        "action_horizon": 8,
+        "n_action_steps": 4,
+        "num_inference_steps": 10,
+        "context_len": 16,
+        "image_size": [64, 128],
+        "sigma_shift": None,
+        "action_scheduler": {"train_shift": 5.0, "infer_shift": 5.0, "num_train_timesteps": 1000},
+        "video_dit_config": {"num_heads": 2, "attn_head_dim": 24, "num_layers": 3},
+        "action_dit_config": {"num_heads": 2, "attn_head_dim": 24, "num_layers": 3},
+        "input_features": {
+            "observation.images.wrist_image": {"type": "VISUAL", "shape": [3, 64, 64]},
+            "observation.images.image": {"type": "VISUAL", "shape": [3, 64, 64]},
+            "observation.state": {"type": "STATE", "shape": [STATE]},
+        },
+        "output_features": {"action": {"type": "ACTION", "shape": [ACTION]}},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    before = [("rename_observations_processor", {}), ("to_batch_processor", {}), ("normalizer_processor", None)]
+    after = [("unnormalizer_processor", None), ("fastwam_action_toggle_processor", {"toggle_dimensions": [-1]})]
+    write_processors(folder, before, [*after, ("device_processor", {})], "MEAN_STD")
+    generator = torch.Generator().manual_seed(3)
+    texts = {text: torch.randn((number + 3, 24), generator=generator) for number, text in enumerate(TEXTS)}
+    write(folder / "text_embeddings.safetensors", texts)
     return folder
 
 
