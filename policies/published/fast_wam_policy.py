@@ -29,7 +29,7 @@ from .fast_wam import fill
 from .files import read_json, table
 from .names import count_layers
 from .processor import Published, stored
-from .reader import Source
+from .reader import Source, files_of
 
 VAE = "vae"
 VAE_WEIGHTS = "diffusion_pytorch_model.safetensors"
@@ -147,7 +147,7 @@ def open_fast_wam(source: Source, folder: Path, convention: Convention, tokenize
     def load(path: Path, model: FastWAM, dtype: torch.dtype) -> None:
         fill(path, path / VAE / VAE_WEIGHTS, mean, std, read_texts(texts), model, dtype)
 
-    files = [folder / lerobot.CONFIG, *read.files, encoder, folder / VAE / VAE_WEIGHTS, texts]
+    files = [folder / lerobot.CONFIG, *read.files, encoder, *files_of(folder / VAE / VAE_WEIGHTS), texts]
     return stored(folder, "lerobot, Fast-WAM", "fast_wam", config, (PublishedFastWAM, conventions), files, load)
 
 

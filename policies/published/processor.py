@@ -20,6 +20,8 @@ from ..stored import Stored
 from ..tokens import open_tokenizer
 from .reader import files_of
 
+_SHOWN = 120  # characters of a prompt in a message: GR00T's have thousands
+
 
 @dataclass(frozen=True)
 class Published(Standardised):
@@ -56,7 +58,7 @@ class Published(Standardised):
         if not 0 < len(tokens) <= self.max_tokens or self.pad in tokens:
             raise ObservationError(
                 f"the prompt must have 1 to {self.max_tokens} tokens other than {self.pad}, got {len(tokens)} from "
-                f"{prompt!r}"
+                f"{prompt[:_SHOWN]!r}{'...' if len(prompt) > _SHOWN else ''}"
             )
         return tokens + [self.pad] * (self.max_tokens - len(tokens))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
+from functools import partial
 
 import groot_recording
 import numpy as np
@@ -122,7 +123,7 @@ def write_processors(folder, before, after, mode):
         listed = []
         for number, (name, options) in enumerate(steps):
             listed.append({"registry_name": name, "config": scaling if options is None else options})
-            if options is None and mode != "IDENTITY":
+            if options is None:
                 listed[-1]["state_file"] = f"{processor}_step_{number}_{name}.safetensors"
                 write(folder / listed[-1]["state_file"], statistics)
         (folder / f"{processor}.json").write_text(json.dumps({"name": processor, "steps": listed}))
@@ -446,6 +447,44 @@ def fast_wam_folder(folder):
 
 
 LAYOUTS = {"openpi": openpi_folder, "lerobot": lerobot_folder}
+OTHERS = {
+    "groot_n1.6": groot_folder,
+    "x_vla": xvla_folder,
+    "x_vla, newer names": partial(xvla_folder, old=False),
+    "lerobot, x_vla": xvla_lerobot_folder,
+    "lerobot, x_vla, older names": partial(xvla_lerobot_folder, old=True),
+    "fast_wam": fast_wam_folder,
+}
+"""Layouts of a single family."""
+
+
+def named(folder, **options):
+    """The folder as a policy's name, with what it does not say."""
+    return ":".join([str(folder), *(f"{key}={value}" for key, value in {"convention": "libero", **options}.items())])
+
+
+def edit(file, change):
+    """Changes a JSON file."""
+    plain = json.loads(file.read_text())
+    change(plain)
+    file.write_text(json.dumps(plain))
+
+
+def rename(weights, old, new):
+    """Weights of which one has another name."""
+    (name,) = [each for each in weights if each.endswith(old)]
+    return {new if each == name else each: value for each, value in weights.items()}
+
+
+def scene():
+    """An observation of LIBERO."""
+    rng = np.random.default_rng(0)
+    return {
+        "agentview": rng.integers(0, 256, (256, 256, 3), np.uint8),
+        "wrist": rng.integers(0, 256, (256, 256, 3), np.uint8),
+        "state": rng.normal(size=STATE).astype(np.float32),
+        "instruction": INSTRUCTION,
+    }
 
 
 def sharded(folder, parts=2):

@@ -5,11 +5,25 @@ import json
 import shutil
 from pathlib import Path
 
+import folders
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from folders import ACTION, CONFIGS, LAYOUTS, STATE, fast_file, lerobot_folder, sharded
+from folders import (
+    ACTION,
+    CONFIGS,
+    INSTRUCTION,
+    LAYOUTS,
+    OTHERS,
+    STATE,
+    edit,
+    fast_file,
+    lerobot_folder,
+    named,
+    rename,
+    sharded,
+)
 from parity import write
 from replan import accel
 from replan.accel.flash.draft import Draft, DraftConfig, draft_path, save_draft
@@ -22,19 +36,18 @@ from replan.policies.tokens import VARIABLE
 from replan.policies.weights import CheckpointError
 from safetensors.torch import load_file
 
-INSTRUCTION = "pick up the alphabet soup and place it in the basket"
 BOTH = [(layout, family) for layout in LAYOUTS for family in CONFIGS]
+ALL = [*BOTH, *((layout, "") for layout in OTHERS)]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """Folders by layout and family, not to be changed."""
-    folders = {}
-    for layout, family in BOTH:
-        folders[layout, family] = tmp_path_factory.mktemp("published") / f"{layout}-{family}"
-        folders[layout, family].mkdir()
-        LAYOUTS[layout](folders[layout, family], family)
-    return folders
+    made = {}
+    for layout, family in ALL:
+        folder = made[layout, family] = tmp_path_factory.mktemp("published")
+        LAYOUTS[layout](folder, family) if family else OTHERS[layout](folder)
+    return made
 
 
 @pytest.fixture
@@ -47,23 +60,7 @@ def copy(made, tmp_path):
 
 @pytest.fixture
 def scene():
-    rng = np.random.default_rng(0)
-    return {
-        "agentview": rng.integers(0, 256, (256, 256, 3), np.uint8),
-        "wrist": rng.integers(0, 256, (256, 256, 3), np.uint8),
-        "state": rng.normal(size=STATE).astype(np.float32),
-        "instruction": INSTRUCTION,
-    }
-
-
-def named(folder, **options):
-    return ":".join([str(folder), *(f"{key}={value}" for key, value in {"convention": "libero", **options}.items())])
-
-
-def edit(file, change):
-    plain = json.loads(file.read_text())
-    change(plain)
-    file.write_text(json.dumps(plain))
+    return folders.scene()
 
 
 def statistics(folder):
@@ -192,7 +189,7 @@ def test_a_tokenizer_is_found_by_flag_then_variable_then_folder(made, copy, tmp_
         open_policy(named(folder))
 
 
-@pytest.mark.parametrize(("layout", "family"), BOTH)
+@pytest.mark.parametrize(("layout", "family"), ALL)
 def test_every_file_is_part_of_the_identity(copy, layout, family):
     folder = copy(layout, family)
     (folder / "notes.txt").write_text("not read")
@@ -210,11 +207,6 @@ def test_every_file_is_part_of_the_identity(copy, layout, family):
     first = min(weights)
     write(folder / "model.safetensors", {**weights, first: weights[first] + 1})
     assert Registry().policy(name).files.digests != before
-
-
-def rename(weights, old, new):
-    (name,) = [each for each in weights if each.endswith(old)]
-    return {new if each == name else each: value for each, value in weights.items()}
 
 
 @pytest.mark.parametrize(("layout", "family"), BOTH)
@@ -446,25 +438,34 @@ def test_inspect_shows_what_was_recognised(made):
         assert shown in done.output
 
 
-@pytest.fixture(scope="module")
-def libero():
+@pytest.fixture(scope="module", params=["delta", "absolute"])
+def libero(request):
     if importlib.util.find_spec("libero") is None:
         pytest.skip("LIBERO is not installed; run `replan setup libero`")
     registry = Registry()
-    env = registry.environment(registry.suites()["libero_object"], {})
-    yield env
+    env = registry.environment(registry.suites()["libero_object"], {"controller": request.param})
+    yield request.param, env
     env.close()
 
 
-@pytest.mark.parametrize(("layout", "family"), BOTH)
+IN_LIBERO = [*BOTH, *((layout, "") for layout in ("groot_n1.6", "lerobot, x_vla", "fast_wam"))]
+
+
+@pytest.mark.parametrize(("layout", "family"), IN_LIBERO)
 def test_a_folder_acts_in_libero(libero, made, layout, family):
     """Random weights: observations go in and actions come out as published policies have them."""
+    controller, env = libero
     registry, policy = Registry(), named(made[layout, family])
-    assert registry.policy(policy).incompatibilities(libero.observation_space, libero.action_space) == []
+    reasons = registry.policy(policy).incompatibilities(env.observation_space, env.action_space)
+    if controller != ("absolute" if "x_vla" in layout else "delta"):
+        if controller == "delta":
+            assert reasons and "absolute poses" in reasons[0] and "--set controller=absolute" in reasons[0]
+        return
+    assert reasons == []
     agent = registry.agent(policy, "few_step", "float32", "cpu")
-    libero.unwrapped.cameras_on = True
-    observation, _ = libero.reset(seed=0, options={"task": INSTRUCTION.replace(" ", "_"), "init_state": 0})
+    env.unwrapped.cameras_on = True
+    observation, _ = env.reset(seed=0, options={"task": INSTRUCTION.replace(" ", "_"), "init_state": 0})
     assert observation["instruction"] == INSTRUCTION
     agent.reset(0)
-    for _ in range(6):  # into the second round
-        observation, *_ = libero.step(agent.act(observation))
+    for _ in range(6):  # into the second round, where a round is short
+        observation, *_ = env.step(agent.act(observation))

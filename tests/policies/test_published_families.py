@@ -1,0 +1,410 @@
+"""Published folders of GR00T N1.6, X-VLA and Fast-WAM: methods on them, their conventions, and what is refused."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from folders import ACTION, INSTRUCTION, OTHERS, edit, named, qwen_file, rename, scene
+from gymnasium import spaces
+from parity import recorded, write
+from replan import accel
+from replan.eval.cli import replan
+from replan.policies.agent import ChunkAgent
+from replan.policies.policy import load_policy, open_policy
+from replan.policies.processing import ObservationError
+from replan.policies.published.convention import convention_file
+from replan.policies.published.groot_policy import MARKS
+from replan.policies.published.xvla_folder import GRIPPERS
+from replan.policies.published.xvla_policy import rotation_vectors, scaled, six_numbers
+from replan.policies.weights import CheckpointError
+from safetensors.torch import load_file
+from scipy.spatial.transform import Rotation
+
+GROOT, XVLA, LEROBOT_XVLA, FAST_WAM = "groot_n1.6", "x_vla", "lerobot, x_vla", "fast_wam"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Folders by layout, not to be changed."""
+    made = {layout: tmp_path_factory.mktemp("published") for layout in OTHERS}
+    for layout, folder in made.items():
+        OTHERS[layout](folder)
+    return made
+
+
+@pytest.fixture
+def copy(made, tmp_path):
+    return lambda layout: Path(shutil.copytree(made[layout], tmp_path / "copy"))
+
+
+def convention(tmp_path, *changes):
+    """A convention like LIBERO's, with these texts replaced by others."""
+    text = convention_file("libero").read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "mine.toml").write_text(text)
+    return tmp_path / "mine.toml"
+
+
+@pytest.mark.parametrize("layout", OTHERS)
+def test_a_folder_acts_with_methods(made, layout):
+    policy = load_policy(named(made[layout]))
+    chunks = {}
+    for method in ("dense", "few_step", "dp_cache:keep=0/2"):
+        agent = ChunkAgent(policy, accel.parse(method))
+        agent.reset(0)
+        actions = chunks[method] = np.array([agent.act(scene()) for _ in range(policy.processor.replan + 1)])
+        assert actions.shape[1] == ACTION and np.isfinite(actions).all()
+        assert set(actions[:, 6]) <= {-1.0, 1.0}  # all three give grippers that are open or closed
+        assert (agent.dense_error() == 0) == (method == "dense")
+    assert not np.array_equal(chunks["dense"], chunks["few_step"])
+
+
+@pytest.mark.parametrize("layout", [XVLA, LEROBOT_XVLA])
+def test_both_layouts_of_florence_are_the_same_policy(made, layout):
+    other = {XVLA: "x_vla, newer names", LEROBOT_XVLA: "lerobot, x_vla, older names"}[layout]
+    one, two = load_policy(named(made[layout])), load_policy(named(made[other]))
+    assert one.model.config == two.model.config
+    assert all(torch.equal(x, two.model.state_dict()[name]) for name, x in one.model.state_dict().items())
+
+
+MATRIX = {
+    GROOT: "transformer_blocks.1.ff.net.2.weight",
+    XVLA: "transformer.blocks.1.mlp.fc1.weight",
+    LEROBOT_XVLA: "transformer.blocks.1.mlp.fc1.weight",
+    FAST_WAM: "layers.1.blocks.video.ffn.0.weight",
+}
+
+
+@pytest.mark.parametrize("layout", MATRIX)
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda w, end: {name: x for name, x in w.items() if not name.endswith(end)}, "1 missing keys"),
+        (lambda w, end: {**w, "stranger.weight": torch.zeros(2)}, r"1 unknown keys \(stranger.weight\)"),
+        (lambda w, end: rename(w, end, "renamed.weight"), "1 missing keys.*; 1 unknown keys"),
+        (
+            lambda w, end: {name: x.T if name.endswith(end) else x for name, x in w.items()},
+            r"is \[\d+, \d+\], expected",
+        ),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(copy, layout, damage, message):
+    folder = copy(layout)
+    write(folder / "model.safetensors", damage(load_file(folder / "model.safetensors"), MATRIX[layout]))
+    with pytest.raises(CheckpointError, match=message):
+        load_policy(named(folder))
+
+
+FIRST = {
+    GROOT: "action_head.position_embedding.weight",
+    XVLA: "transformer.pos_emb",
+    FAST_WAM: "model.proprio_encoder.weight",
+}
+
+
+@pytest.mark.parametrize("layout", FIRST)
+def test_a_tensor_that_tells_a_dimension_is_missed_before_anything_is_loaded(copy, layout):
+    folder = copy(layout)
+    weights = load_file(folder / "model.safetensors")
+    del weights[FIRST[layout]]
+    write(folder / "model.safetensors", weights)
+    with pytest.raises(CheckpointError, match=f"lacks {FIRST[layout]}"):
+        open_policy(named(folder))
+
+
+TOGGLE = "fastwam_action_toggle_processor"
+CONFIG, PRE, POST = "config.json", "policy_preprocessor.json", "policy_postprocessor.json"
+
+
+def options(name):
+    """Reaches into the options of a step."""
+    return lambda plain: next(step["config"] for step in plain["steps"] if step["registry_name"] == name)
+
+
+def groot_settings(plain):
+    return plain["processor_kwargs"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "change", "message"),
+    [
+        (GROOT, lambda f: (f / "statistics.json").unlink(), "there is no .*statistics.json: copy all files"),
+        (GROOT, lambda f: (f / "tokenizer.json").unlink(), "no tokenizer .*--tokenizer FILE .*Eagle-Block2A-2B-v2"),
+        (
+            GROOT,
+            lambda f: qwen_file(f / "tokenizer.json", MARKS[1:]),
+            r"has no token for <\|im_start\|>; that of GR00T",
+        ),
+        (GROOT, lambda f: (f / "tokenizer.json").write_text("{"), "tokenizer .* cannot be read"),
+        (
+            GROOT,
+            lambda f: edit(f / "statistics.json", lambda p: p.update(gr1=p.pop("libero_panda"))),
+            "no statistics and views of the robot 'libero_panda'; it has those of none",
+        ),
+        (
+            GROOT,
+            lambda f: edit(f / "processor_config.json", lambda p: groot_settings(p).update(letter_box_transform=True)),
+            "images are prepared in another way",
+        ),
+        (
+            GROOT,
+            lambda f: edit(
+                f / "processor_config.json",
+                lambda p: groot_settings(p)["modality_configs"]["libero_panda"]["state"]["modality_keys"].reverse(),
+            ),
+            "has gripper, gripper, yaw, .* as the state of libero_panda, and the convention x, y, z, roll",
+        ),
+        (
+            GROOT,
+            lambda f: edit(
+                f / "processor_config.json",
+                lambda p: groot_settings(p)["modality_configs"]["libero_panda"]["action"].update(delta_indices=[0, 1]),
+            ),
+            "plans 2 actions of libero_panda, and the convention executes 8",
+        ),
+        (
+            GROOT,
+            lambda f: write(
+                f / "model.safetensors",
+                rename(load_file(f / "model.safetensors"), "mlp1.0.bias", "backbone.eagle_model.mlp1.0.bias"),
+            ),
+            "is another GR00T than N1.6 .*: only N1.6 is read",
+        ),
+        (XVLA, lambda f: (f / "preprocessor_config.json").unlink(), "there is no .*preprocessor_config.json"),
+        (
+            XVLA,
+            lambda f: edit(f / "preprocessor_config.json", lambda p: p.update(resample=0)),
+            "in another way than by",
+        ),
+        (XVLA, lambda f: (f / "tokenizer.json").unlink(), "no tokenizer .*facebook/bart-large"),
+        (XVLA, lambda f: qwen_file(f / "tokenizer.json"), "has no token for <s>, </s>, <pad>"),
+        (
+            XVLA,
+            lambda f: edit(f / CONFIG, lambda p: p.pop("num_actions")),
+            "num_actions in config.json must be a whole",
+        ),
+        (XVLA, lambda f: edit(f / CONFIG, lambda p: p.update(action_mode="ee5d")), "is 'ee5d'; known are ee6d, joint"),
+        (XVLA, lambda f: edit(f / CONFIG, lambda p: p.update(use_proprio=False)), "does not read the state"),
+        (XVLA, lambda f: edit(f / CONFIG, lambda p: p.update(dim_time=100)), "not those of an X-VLA: .*state_dim"),
+        (
+            XVLA,
+            lambda f: edit(f / CONFIG, lambda p: p["florence_config"].pop("text_config")),
+            "text_config must be a table",
+        ),
+        (
+            XVLA,
+            lambda f: edit(f / CONFIG, lambda p: p["florence_config"]["vision_config"].update(num_heads="4")),
+            "num_heads in config.json must be a list of whole numbers, got '4'",
+        ),
+        (LEROBOT_XVLA, lambda f: (f / PRE).unlink(), "there is no .*policy_preprocessor.json"),
+        (
+            LEROBOT_XVLA,
+            lambda f: edit(f / PRE, lambda p: options("normalizer_processor")(p)["norm_map"].update(STATE="MEAN_STD")),
+            "scales states or actions that are poses",
+        ),
+        (
+            LEROBOT_XVLA,
+            lambda f: edit(f / PRE, lambda p: options("tokenizer_processor")(p).update(padding="longest")),
+            "does not fill prompts up behind the text",
+        ),
+        (
+            LEROBOT_XVLA,
+            lambda f: edit(f / PRE, lambda p: options("xvla_add_domain_id")(p).update(domain_id=4)),
+            r"embodiment must be in 0\.\.3, got 4",
+        ),
+        (
+            LEROBOT_XVLA,
+            lambda f: edit(f / CONFIG, lambda p: p.update(resize_imgs_with_padding=[64, 32])),
+            "must name a square",
+        ),
+        (FAST_WAM, lambda f: shutil.rmtree(f / "vae"), "no image encoder: copy the folder vae of Wan-AI"),
+        (FAST_WAM, lambda f: (f / "vae/diffusion_pytorch_model.safetensors").unlink(), "there are no weights at .*vae"),
+        (FAST_WAM, lambda f: (f / "text_embeddings.safetensors").unlink(), "no tokenizer .*an embedding of each instr"),
+        (
+            FAST_WAM,
+            lambda f: write(f / "text_embeddings.safetensors", {"a": torch.zeros(2, 24), "b": torch.zeros(2, 20)}),
+            r"must have embeddings of one width, got \[20, 24\]",
+        ),
+        (
+            FAST_WAM,
+            lambda f: edit(f / "vae/config.json", lambda p: p.update(temperal_downsample=[True])),
+            "not those of a Fast-WAM: vae_halves_frames",
+        ),
+        (FAST_WAM, lambda f: edit(f / "vae/config.json", lambda p: p.pop("latents_std")), "latents_std must be a list"),
+        (
+            FAST_WAM,
+            lambda f: edit(f / CONFIG, lambda p: p.update(image_size=[384, 320])),
+            "only 2 squares side by side",
+        ),
+        (
+            FAST_WAM,
+            lambda f: edit(
+                f / POST, lambda p: options("fastwam_action_toggle_processor")(p).update(toggle_dimensions=[2])
+            ),
+            r"toggles \[2\], where the convention's gripper has \(6,\)",
+        ),
+    ],
+)
+def test_a_folder_that_lacks_something_is_refused(copy, layout, change, message):
+    folder = copy(layout)
+    change(folder)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        open_policy(named(folder))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("layout", "table"), [(GROOT, "groot"), (XVLA, "x_vla")])
+def test_what_a_folder_does_not_say_has_to_be_said(made, tmp_path, layout, table):
+    with pytest.raises(CheckpointError, match="which does not say how its views .*: write --convention libero"):
+        open_policy(str(made[layout]))
+    file = convention(tmp_path)
+    file.write_text(file.read_text().partition(f"[{table}]")[0])
+    with pytest.raises(CheckpointError, match=rf"and the convention has no \[{table}\]"):
+        open_policy(named(made[layout], convention=file))
+
+
+@pytest.mark.parametrize("layout", OTHERS)
+def test_inspect_shows_what_was_recognised_in_one_screen(made, layout):
+    done = CliRunner().invoke(replan, ["policy", "inspect", str(made[layout]), "--convention", "libero"])
+    assert done.exit_code == 0, done.output
+    for shown in ("agentview, wrist", "sha256", "tokenizer"):
+        assert shown in done.output
+    assert len(done.output.splitlines()) <= 80 and max(map(len, done.output.splitlines())) <= 120
+
+
+def test_the_prompt_of_groot_is_a_chat_with_places_for_visual_tokens(made):
+    processor = open_policy(named(made[GROOT])).processor
+    inputs = processor.inputs({**scene(), "instruction": "Pick up the soup, and place it!"})
+    text = processor.prompt("Pick up the soup, and place it!", torch.zeros(8))
+    places = "<IMG_CONTEXT>" * 81
+    assert text == (
+        "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\npick up the soup and place it"
+        f"<image 1><img>{places}</img><image 2><img>{places}</img><|im_end|>\n"
+    )
+    assert int((inputs.tokens == processor.image_token).sum()) == 162
+    assert inputs.embodiment.tolist() == [2]
+    assert inputs.token_mask.sum() < processor.max_tokens and (inputs.tokens[~inputs.token_mask] == processor.pad).all()
+
+
+def test_padding_does_not_change_what_groot_does(made):
+    policy = load_policy(named(made[GROOT]))
+    wide = ChunkAgent(policy).act(scene())
+    narrow = policy.processor.max_tokens - 100
+    policy = type(policy)(**{**vars(policy), "processor": _with(policy.processor, max_tokens=narrow)})
+    np.testing.assert_allclose(ChunkAgent(policy).act(scene()), wide, atol=1e-5)
+
+
+def _with(processor, **fields):
+    return type(processor)(**{**vars(processor), **fields})
+
+
+@pytest.mark.parametrize("layout", [GROOT, FAST_WAM])
+def test_an_inverted_gripper_opens_at_one(made, layout):
+    processor = open_policy(named(made[layout])).processor
+    assert processor.inverted
+    for native, expected in ((0.9, -1.0), (0.1, 1.0)):
+        chunk = torch.zeros(1, 12)
+        chunk[0, 6] = (native - processor.action_mean[6]) / processor.action_std[6]
+        assert processor.actions(chunk, np.zeros(8, np.float32))[0, 6] == expected
+    action = torch.tensor([[0.0] * 6 + [1.0]])
+    closed = (0 - processor.action_mean[6]) / processor.action_std[6]
+    assert processor.normalise_actions(action, torch.zeros(8))[0, 6] == pytest.approx(closed)
+    assert processor.normalise_gripper(action[0].numpy())[0] == pytest.approx(closed)
+
+
+def test_x_vla_reads_each_view_as_its_policies_saw_it(made):
+    processor = open_policy(named(made[LEROBOT_XVLA])).processor
+    marked = {**scene(), "agentview": np.zeros((64, 64, 3), np.uint8), "wrist": np.zeros((64, 64, 3), np.uint8)}
+    for camera in ("agentview", "wrist"):
+        marked[camera][:8, :8] = 255
+    images = processor.inputs(marked).images[0]
+    assert images[0, :, :8, -8:].min() == 1 and images[0].sum() == images[0].numel() * -1 + 8 * 8 * 3 * 2  # mirrored
+    assert images[1, :, -8:, :8].min() == 1  # as it is rendered, upside down
+
+
+def test_a_prompt_of_x_vla_is_filled_up_with_its_own_padding(made):
+    processor = open_policy(named(made[LEROBOT_XVLA])).processor
+    tokens = processor.inputs(scene()).tokens[0].tolist()
+    assert tokens[0] == 0 and tokens[12] == 2 and tokens[13:] == [1] * 7
+    assert processor.embodiment == 2  # its step's, not the convention's
+    assert open_policy(named(made[XVLA])).processor.embodiment == 3
+
+
+def test_six_numbers_and_rotation_vectors_are_those_of_the_reference():
+    given = recorded("xvla_tiny.safetensors", "rotation/")
+    np.testing.assert_allclose(rotation_vectors(given["six"].numpy()), given["axis_angle"].numpy(), atol=2e-5)
+
+
+def test_poses_go_there_and_back(made):
+    processor = open_policy(named(made[XVLA])).processor
+    rng = np.random.default_rng(4)
+    actions = torch.from_numpy(rng.normal(size=(5, 7)).astype(np.float32))
+    actions[:, 6] = torch.tensor([1.0, -1, 1, -1, 1])
+    back = processor.actions(processor.normalise_actions(actions, torch.zeros(8)), np.zeros(8, np.float32))
+    np.testing.assert_allclose(back, actions, atol=1e-5)
+    assert processor.continuous == list(range(9))
+
+
+def test_the_state_is_in_the_frame_of_the_actions(made):
+    """The benchmark gives the hand's rotation; its controller and the policy have that of the grip site."""
+    processor = open_policy(named(made[XVLA])).processor
+    state = scene()["state"]
+    site = Rotation.from_rotvec(state[3:6]).as_matrix() @ [[0, 1, 0], [-1, 0, 0], [0, 0, 1]]  # a quarter about z
+    expected = [*state[:3], *site[:, 0], *site[:, 1], 0]
+    np.testing.assert_allclose(processor.inputs(scene()).state[0], expected, atol=1e-6)
+    np.testing.assert_allclose(six_numbers(Rotation.from_rotvec([0, 0, np.pi / 2])), [[0, 1, 0, -1, 0, 0]], atol=1e-12)
+
+
+def test_poses_need_an_absolute_controller(made):
+    processor = open_policy(named(made[XVLA])).processor
+    image = spaces.Box(0, 255, (64, 64, 3), np.uint8)
+    seen = spaces.Dict({"agentview": image, "wrist": image, "state": spaces.Box(-9, 9, (8,), np.float32)})
+    (reason,) = processor.incompatibilities(seen, spaces.Box(-1, 1, (7,), np.float32))
+    assert "absolute poses" in reason and "--set controller=absolute" in reason
+    assert processor.incompatibilities(seen, spaces.Box(-7, 7, (7,), np.float32)) == []
+
+
+@pytest.mark.parametrize("mode", ["joint", "so101_bimanual", "auto"])
+def test_joints_of_x_vla_are_the_environments_with_logits_for_grippers(copy, mode):
+    folder = copy(LEROBOT_XVLA)
+    edit(folder / CONFIG, lambda plain: plain.update(action_mode=mode))
+    stored = open_policy(named(folder))
+    assert stored.config.grippers == GRIPPERS[mode]
+    chunk = torch.linspace(-2, 2, 20).expand(2, -1)
+    expected = chunk[:, :ACTION].clone()
+    inside = [channel for channel in GRIPPERS[mode] if channel < ACTION]
+    expected[:, inside] = expected[:, inside].sigmoid()
+    np.testing.assert_allclose(stored.processor.actions(chunk, np.zeros(8, np.float32)), expected, atol=1e-6)
+
+
+def test_poses_of_two_hands_are_refused(made, tmp_path):
+    file = convention(tmp_path, ("action = 7", "action = 14"), ("gripper = [6]", "gripper = [6, 13]"))
+    with pytest.raises(CheckpointError, match="read for one hand only: .*the convention has 14"):
+        open_policy(named(made[XVLA], convention=file))
+
+
+def test_views_of_x_vla_are_scaled_as_each_code_does():
+    image = np.random.default_rng(5).integers(0, 256, (48, 64, 3), np.uint8)
+    grey = scaled(image, 32, "lerobot")[:8]
+    assert (grey == (124, 116, 104)).all()  # ImageNet's mean above, the image at the bottom
+    assert scaled(image, 32, "bicubic").shape == (32, 32, 3)  # stretched
+
+
+def test_an_instruction_that_is_not_embedded_is_refused(made):
+    processor = open_policy(named(made[FAST_WAM])).processor
+    with pytest.raises(ObservationError, match="no embedding of 'dance', but of 2 other instructions: add it, as docs"):
+        processor.inputs({**scene(), "instruction": "dance"})
+
+
+def test_the_embedding_of_an_instruction_is_what_fast_wam_reads(made):
+    policy = load_policy(named(made[FAST_WAM]))
+    inputs = policy.processor.inputs(scene())
+    words = policy.model.encode(inputs).words[0]
+    expected = load_file(made[FAST_WAM] / "text_embeddings.safetensors")[INSTRUCTION]
+    torch.testing.assert_close(words[: len(expected)], expected)
+    assert not words[len(expected) :].any()
