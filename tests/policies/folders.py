@@ -103,11 +103,11 @@ def openpi_folder(folder, family):
 MODES = {"pi0": "MEAN_STD", "pi0.5": "QUANTILES"}
 
 
-def write_processors(folder, before, after, mode):
+def write_processors(folder, before, after, mode, state=STATE, action=ACTION):
     """The files of lerobot's two processors; a step whose options are None scales by statistics."""
     rng = np.random.default_rng(1)
     statistics = {}
-    for key, channels in (("observation.state", STATE), ("action", ACTION)):
+    for key, channels in (("observation.state", state), ("action", action)):
         values = rng.normal(size=(100, channels))
         for name, each in (
             ("mean", values.mean(0)),
@@ -129,7 +129,7 @@ def write_processors(folder, before, after, mode):
         (folder / f"{processor}.json").write_text(json.dumps({"name": processor, "steps": listed}))
 
 
-def lerobot_folder(folder, family, mode=None):
+def lerobot_folder(folder, family, mode=None, views=("image", "image2"), state=STATE, action=ACTION):
     mode = mode or MODES[family]
     write(folder / "model.safetensors", weights(family, "model."))
     kind, own = {
@@ -142,12 +142,11 @@ def lerobot_folder(folder, family, mode=None):
         "n_action_steps": 4,
         "num_inference_steps": 10,
         "input_features": {
-            "observation.images.image": {"type": "VISUAL", "shape": [3, 256, 256]},
-            "observation.images.image2": {"type": "VISUAL", "shape": [3, 256, 256]},
+            **{f"observation.images.{view}": {"type": "VISUAL", "shape": [3, 256, 256]} for view in views},
             "observation.images.empty_camera_0": {"type": "VISUAL", "shape": [3, 224, 224]},
-            "observation.state": {"type": "STATE", "shape": [STATE]},
+            "observation.state": {"type": "STATE", "shape": [state]},
         },
-        "output_features": {"action": {"type": "ACTION", "shape": [ACTION]}},
+        "output_features": {"action": {"type": "ACTION", "shape": [action]}},
     }
     (folder / "config.json").write_text(json.dumps(config))
     before = [
@@ -158,7 +157,9 @@ def lerobot_folder(folder, family, mode=None):
         ("normalizer_processor", None),
         ("device_processor", {"device": "cpu"}),
     ]
-    write_processors(folder, before, [("unnormalizer_processor", None), ("device_processor", {"device": "cpu"})], mode)
+    write_processors(
+        folder, before, [("unnormalizer_processor", None), ("device_processor", {"device": "cpu"})], mode, state, action
+    )
     fast_file(folder / "tokenizer.json")
     return folder
 

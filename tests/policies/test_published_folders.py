@@ -378,7 +378,9 @@ def test_what_a_folder_does_not_say_has_to_be_said(made, policy_file):
     folder = made["openpi", "pi0"]
     with pytest.raises(CheckpointError, match="which does not say how its views .*: write --convention libero"):
         open_policy(str(folder))
-    with pytest.raises(CheckpointError, match="unknown convention 'liberty'; known are libero, and FILE.toml"):
+    with pytest.raises(
+        CheckpointError, match="unknown convention 'liberty'; known are libero, robotwin, and FILE.toml"
+    ):
         open_policy(named(folder, convention="liberty"))
     with pytest.raises(CheckpointError, match="is followed by 'window=3'; a policy takes convention and tokenizer"):
         open_policy(named(folder, window=3))
@@ -413,6 +415,18 @@ def test_a_convention_of_ones_own_is_part_of_the_identity(made, tmp_path):
     file.write_text(text.replace("replan = 5", "replan = 4"))
     assert open_policy(name).processor.replan == 4 and Registry().policy(name).files.digests != before
     assert "libero" in conventions()
+
+
+def test_a_folder_of_lerobot_acts_with_two_arms(tmp_path):
+    views = ("head_camera", "left_camera", "right_camera")
+    folder = lerobot_folder(tmp_path, "pi0", views=views, state=14, action=14)
+    policy = load_policy(named(folder, convention="robotwin"))
+    rng = np.random.default_rng(0)
+    seen = {name: rng.integers(0, 256, (240, 320, 3), np.uint8) for name in ("head", "left_wrist", "right_wrist")}
+    given = {**seen, "state": rng.normal(size=14).astype(np.float32), "instruction": INSTRUCTION}
+    assert ChunkAgent(policy).act(given).shape == (14,)
+    assert policy.processor.gripper == (6, 13) and not policy.processor.mirror
+    assert policy.processor.cameras == tuple(seen)
 
 
 def test_nothing_is_executed_from_a_folder(tmp_path):
