@@ -7,6 +7,7 @@ are embedded once, elsewhere: UMT5-XXL is larger than the policy. ``text_embeddi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -222,6 +223,7 @@ def _inverted(step: Mapping[str, Any] | None, folder: Path, convention: Conventi
 
 def _numbers(values: Mapping[str, Any], name: str, path: Path) -> list[float]:
     found = values.get(name)
-    if not isinstance(found, list) or not all(isinstance(each, (int, float)) for each in found):
-        raise CheckpointError(f"{path}: {name} must be a list of numbers, got {found!r}")
+    least = 0 if name.endswith("_std") else -math.inf  # a latent is divided by it
+    if not isinstance(found, list) or not all(isinstance(x, (int, float)) and least < x < math.inf for x in found):
+        raise CheckpointError(f"{path}: {name} must be a list of numbers{', above 0' * (not least)}, got {found!r}")
     return found

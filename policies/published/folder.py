@@ -66,5 +66,12 @@ def open_folder(folder: Path, convention: str = "", tokenizer: str = "") -> Stor
                 f"{folder} is {layout.what} of {layout.code}, which does not say how its views are called here and "
                 "what its channels are: write --convention libero, or that of a file of yours"
             )
-        stored = layout.open(source, folder, said, tokenizer)
+        try:
+            stored = layout.open(source, folder, said, tokenizer)
+        except CheckpointError:
+            raise
+        except Exception as error:  # a value of another type, or a tensor of another rank, somewhere in others' files
+            raise CheckpointError(
+                f"{folder} cannot be read as {layout.what} ({type(error).__name__}: {error}); fetch it again"
+            ) from error
     return replace(stored, files=(*stored.files, file))

@@ -77,14 +77,14 @@ def read_config(folder: Path, family: str) -> dict[str, Any]:
 
 
 def whole(config: Mapping[str, Any], key: str) -> int:
-    """Returns a whole number of ``config.json``.
+    """Returns a whole number of ``config.json``, or of the options of a step.
 
     Raises:
         CheckpointError: It is missing or something else.
     """
     value = config.get(key)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise CheckpointError(f"{key} in {CONFIG} must be a whole number, got {value!r}")
+        raise CheckpointError(f"{key} must be a whole number, got {value!r}")
     return value
 
 

@@ -245,13 +245,13 @@ def _of_lerobot(
         raise CheckpointError(
             f"{folder} does not fill prompts up behind the text, which the policy would see: {prompt}"
         )
-    domain = read.options.get("xvla_add_domain_id", {}).get("domain_id", facts.domain)
+    domain = {"domain_id": facts.domain, **read.options.get("xvla_add_domain_id", {})}
     about = dict(
         cameras=tuple(convention.view(read.names.get(name, name)) for name in lerobot.views(values)),
         max_tokens=read.max_tokens,
         replan=lerobot.whole(values, "n_action_steps"),
         relative=read.absolute is not None,
-        embodiment=domain,
+        embodiment=lerobot.whole(domain, "domain_id"),
         state_mean=read.state.mean,
         state_std=read.state.std,
         action_mean=read.action.mean,

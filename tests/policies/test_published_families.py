@@ -1,5 +1,6 @@
 """Published folders of GR00T N1.6, X-VLA and Fast-WAM: methods on them, their conventions, and what is refused."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -186,7 +187,7 @@ def groot_settings(plain):
         (
             XVLA,
             lambda f: edit(f / CONFIG, lambda p: p.pop("num_actions")),
-            "num_actions in config.json must be a whole",
+            "num_actions must be a whole",
         ),
         (XVLA, lambda f: edit(f / CONFIG, lambda p: p.update(action_mode="ee5d")), "is 'ee5d'; known are ee6d, joint"),
         (XVLA, lambda f: edit(f / CONFIG, lambda p: p.update(use_proprio=False)), "does not read the state"),
@@ -256,6 +257,51 @@ def test_a_folder_that_lacks_something_is_refused(copy, layout, change, message)
     with pytest.raises(CheckpointError, match=message) as caught:
         open_policy(named(folder))
     assert "\n" not in str(caught.value)
+
+
+def leaves(plain, path=()):
+    """Every value in a JSON file that is no table, by its path."""
+    if isinstance(plain, dict):
+        for key, value in plain.items():
+            yield from leaves(value, (*path, key))
+    elif isinstance(plain, list) and plain and isinstance(plain[0], (dict, list)):
+        for number, value in enumerate(plain):
+            yield from leaves(value, (*path, number))
+    else:
+        yield path
+
+
+@pytest.mark.parametrize("layout", OTHERS)
+def test_no_value_ends_in_a_traceback(copy, layout):
+    folder, rng = copy(layout), np.random.default_rng(0)
+    written = [file for file in folder.rglob("*.json") if file.name != "tokenizer.json"]
+    places = [(file, path) for file in written for path in leaves(json.loads(file.read_text()))]
+    refused = 0
+    for number in rng.permutation(len(places))[:40]:
+        file, (*parents, last) = places[number]
+        text = file.read_text()
+        plain = table = json.loads(text)
+        for parent in parents:
+            table = table[parent]
+        for junk in (None, "x", -1, 1.5, [[]], {"a": 1}):
+            table[last] = junk
+            file.write_text(json.dumps(plain))
+            try:
+                open_policy(named(folder))
+            except CheckpointError as error:
+                refused += 1
+                assert "\n" not in str(error)
+        file.write_text(text)
+    assert refused > 60  # many values are read
+
+
+@pytest.mark.parametrize("layout", FIRST)
+def test_a_tensor_of_another_rank_is_refused(copy, layout):
+    folder = copy(layout)
+    weights = load_file(folder / "model.safetensors")
+    write(folder / "model.safetensors", {**weights, FIRST[layout]: torch.zeros(3)})
+    with pytest.raises(CheckpointError):
+        open_policy(named(folder))
 
 
 @pytest.mark.parametrize(("layout", "table"), [(GROOT, "groot"), (XVLA, "x_vla")])

@@ -296,7 +296,7 @@ PRE = "policy_preprocessor.json"
         ),
         (
             lambda f: edit(f / "config.json", lambda p: p.update(chunk_size="10")),
-            "chunk_size in config.json must be a whole",
+            "chunk_size must be a whole",
         ),
         (lambda f: edit(f / "config.json", lambda p: p.update(n_action_steps=11)), "replan window of 11 do not fit"),
         (lambda f: edit(f / "config.json", lambda p: p.update(input_features={})), "names no image in input_features"),
