@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from torch import Tensor
+
 from ..groot_processor import PLACE, GrootProcessor
 from ..stored import Stored
 from ..tokens import find_tokenizer, open_tokenizer
@@ -31,7 +34,26 @@ ROOM = 256
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedGroot(Published, GrootProcessor):
-    """Conventions of a published GR00T N1.6: its prompt has the places of the visual tokens in it."""
+    """Conventions of a published GR00T N1.6: its prompt has the places of the visual tokens in it.
+
+    Attributes:
+        planned: Actions of a chunk that are the robot's; the model gives more, which nothing was trained for.
+    """
+
+    planned: int
+
+    def actions(self, chunk: Tensor, state: np.ndarray) -> np.ndarray:
+        """See :class:`~replan.policies.standardised.Standardised`.
+
+        Raises:
+            ValueError: There are more actions than the robot plans.
+        """
+        if chunk.shape[-2] > self.planned:
+            raise ValueError(
+                f"the robot plans {self.planned} actions, and {chunk.shape[-2]} would be executed: write --window "
+                f"{self.planned} or less"
+            )
+        return super().actions(chunk, state)
 
 
 def open_groot(source: Source, folder: Path, convention: Convention, tokenizer: str) -> Stored:
@@ -87,6 +109,7 @@ def open_groot(source: Source, folder: Path, convention: Convention, tokenizer: 
         tokenizer=path,
         pad=tokens[PAD],
         inverted=facts.inverted,
+        planned=robot.horizon,
     )
     files = [*groot_folder.files(folder), path]
     layout = f"Isaac GR00T N1.6, {facts.robot}"
