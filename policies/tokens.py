@@ -120,3 +120,21 @@ def open_tokenizer(path: Path) -> Tokenizer:
         return _Fast(model)
     except Exception as error:  # both packages raise bare exceptions
         raise CheckpointError(f"the tokenizer {path} cannot be read ({error}); fetch it again") from error
+
+
+def marks(path: Path, wanted: Sequence[str], where: str) -> dict[str, int]:
+    """Returns the token of each mark that prompts of a kind of policy have; cut into pieces, it would be another text.
+
+    Args:
+        path: The tokenizer's file.
+        wanted: The marks.
+        where: Where the tokenizer of this kind of policy is found, as the end of a sentence.
+
+    Raises:
+        CheckpointError: The tokenizer has no token for one of them.
+    """
+    tokenizer = open_tokenizer(path)
+    tokens = {mark: tokenizer.token(mark) for mark in wanted}
+    if missing := [mark for mark, token in tokens.items() if token is None]:
+        raise CheckpointError(f"the tokenizer {path} has no token for {', '.join(missing)}; {where}")
+    return {mark: token for mark, token in tokens.items() if token is not None}

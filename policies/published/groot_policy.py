@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..groot_processor import PLACE, GrootProcessor
 from ..stored import Stored
-from ..tokens import find_tokenizer, open_tokenizer
+from ..tokens import find_tokenizer, marks
 from ..weights import CheckpointError
 from . import groot_folder
 from .convention import Convention
@@ -26,7 +26,7 @@ TOKENIZER = (
 
 PAD = "<|endoftext|>"
 MARKS = ("<|im_start|>", "<|im_end|>", "<img>", "</img>", PLACE, PAD)
-"""What the tokenizer must have a token of its own for: cut into pieces, it would be another prompt."""
+"""Marks of the chat, and what fills it up."""
 
 ROOM = 256
 """Most tokens of a prompt besides the places of the visual tokens; the public code has no limit."""
@@ -78,7 +78,7 @@ def open_groot(source: Source, folder: Path, convention: Convention, tokenizer: 
             f"{folder} plans {robot.horizon} actions of {facts.robot}, and the convention executes {facts.replan}"
         )
     path = find_tokenizer(folder, tokenizer, TOKENIZER)
-    tokens = _marks(path)
+    tokens = marks(path, MARKS, TOKENIZER)
     config = groot_folder.read_config(folder, source, tokens[PLACE])
     if max(tokens.values()) >= config.vocab:
         raise CheckpointError(
@@ -114,12 +114,3 @@ def open_groot(source: Source, folder: Path, convention: Convention, tokenizer: 
     files = [*groot_folder.files(folder), path]
     layout = f"Isaac GR00T N1.6, {facts.robot}"
     return stored(folder, layout, "groot_n1.6", config, (PublishedGroot, values), files, fill)
-
-
-def _marks(path: Path) -> dict[str, int]:
-    """Returns the token of each mark of the prompt."""
-    tokenizer = open_tokenizer(path)
-    tokens = {mark: tokenizer.token(mark) for mark in MARKS}
-    if missing := [mark for mark, token in tokens.items() if token is None]:
-        raise CheckpointError(f"the tokenizer {path} has no token for {', '.join(missing)}; {TOKENIZER}")
-    return {mark: token for mark, token in tokens.items() if token is not None}

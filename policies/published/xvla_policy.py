@@ -22,7 +22,7 @@ from torch import Tensor
 
 from .. import processing
 from ..stored import Stored
-from ..tokens import find_tokenizer, open_tokenizer
+from ..tokens import find_tokenizer, marks
 from ..weights import CheckpointError
 from ..xvla import XVLAProcessor
 from . import lerobot
@@ -205,9 +205,7 @@ def open_xvla(source: Source, folder: Path, convention: Convention, tokenizer: s
     read = _of_lerobot if opened.lerobot else _of_authors
     about, images, files = read(values, folder, convention, facts)
     path = find_tokenizer(folder, tokenizer, TOKENIZER)
-    marks = {mark: open_tokenizer(path).token(mark) for mark in MARKS}
-    if missing := [mark for mark, token in marks.items() if token is None]:
-        raise CheckpointError(f"the tokenizer {path} has no token for {', '.join(missing)}; {TOKENIZER}")
+    tokens = marks(path, MARKS, TOKENIZER)
     config = read_config(values, opened.source, opened.lerobot, images.size)
     conventions: dict[str, Any] = dict(
         image_size=images.size,
@@ -217,7 +215,7 @@ def open_xvla(source: Source, folder: Path, convention: Convention, tokenizer: s
         mirror=convention.mirror,
         raw=facts.raw,
         tokenizer=path,
-        pad=marks[PAD],
+        pad=tokens[PAD],
         **about,
     )
     kind: type[PublishedXVLA] = PublishedPose if mode == "ee6d" else PublishedJoints
@@ -234,8 +232,11 @@ def _of_lerobot(
 ) -> tuple[dict[str, Any], Images, list[Path]]:
     read = lerobot.read_processors(folder, convention.state, convention.action, _STEPS)
     pose = action_mode(values) == "ee6d"
-    if pose and {read.state, read.action} != {Scale.of_nothing(convention.state), Scale.of_nothing(convention.action)}:
-        raise CheckpointError(f"{folder} scales states or actions that are poses, which is not supported")
+    plain = Scale.of_nothing(convention.state), Scale.of_nothing(convention.action)
+    if pose and ((read.state, read.action) != plain or read.absolute is not None):
+        raise CheckpointError(
+            f"{folder} scales states or actions that are poses, or takes one from the other, which is not supported"
+        )
     if "xvla_rotation_6d_to_axis_angle" in read.options and not pose:
         raise CheckpointError(
             f"{folder} makes rotations of actions that are no poses (action_mode in {lerobot.CONFIG})"

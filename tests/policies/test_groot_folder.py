@@ -7,7 +7,7 @@ import groot_recording as recording
 import numpy as np
 import pytest
 import torch
-from folders import GROOT_CONFIG, GROOT_PROCESSOR
+from family_folders import GROOT_CONFIG, GROOT_PROCESSOR
 from parity import relative, write
 from replan.policies.groot_processor import GrootProcessor
 from replan.policies.published import groot_folder

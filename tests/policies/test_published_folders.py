@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from family_folders import OTHERS
 from folders import (
     ACTION,
     CONFIGS,
     INSTRUCTION,
     LAYOUTS,
-    OTHERS,
     STATE,
     edit,
     fast_file,

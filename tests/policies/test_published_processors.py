@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from folders import INSTRUCTION, OTHERS, lerobot_folder, named
+from family_folders import OTHERS
+from folders import INSTRUCTION, lerobot_folder, named
 from parity import GOLDEN, recorded, write
 from replan.policies.florence import imagenet
 from replan.policies.policy import open_policy
