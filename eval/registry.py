@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import gymnasium
     import numpy as np
 
+    from ..accel.catalogue import Entry
     from ..envs import Suite
     from ..policies.policy import Policy
     from ..policies.seams import Method
@@ -254,6 +255,12 @@ class Registry:
             incompatibilities=stored.processor.incompatibilities,
         )
 
+    def methods(self) -> tuple[list[Entry], dict[str, str]]:
+        """Returns what there is to say about every method, and why others cannot be used, by name."""
+        from .. import accel
+
+        return accel.every_method()
+
     def method(self, spec: str, policy: str) -> MethodInfo:
         """Describes a method, such as ``flash:delta=0.1+dp_cache``, on a policy.
 
@@ -265,6 +272,7 @@ class Registry:
         from ..policies.seams import Seam, naming, needed_files
 
         path, parts, paths = open_policy(policy).path, _parts(spec), {}
+        other_routes = {Seam.ROUND, Seam.WINDOW, Seam.CONTEXT, Seam.PREDICTION}  # they leave the full one as it is
         for part in parts:
             for file in needed_files(part, path):
                 if not file.exists():
@@ -279,7 +287,7 @@ class Registry:
             files=Files(paths),
             activity_counters=tuple(counter for part in parts for counter in part.activity_counters),
             routes=tuple(dict.fromkeys(route for part in parts for route in part.routes)),
-            reschedules=tuple(part.name for part in parts if part.claims - {Seam.ROUND, Seam.PREDICTION}),
+            reschedules=tuple(part.name for part in parts if part.claims - other_routes),
             ordered=any(part.ordered for part in parts),
             code=source.digest(source.imported(*_modules(*map(type, parts))) - source.imported(*AGENT)),
             first_observations=firsts,
