@@ -35,7 +35,8 @@ class DPCache(Method):
         """Checks that the policy takes the steps to be kept."""
         if max(self.keep) >= policy.model.flow.steps:
             raise ValueError(
-                f"dp_cache keeps step {max(self.keep)}, but the policy has {policy.model.flow.steps} steps"
+                f"dp_cache keeps step {max(self.keep)}, but the policy has {policy.model.flow.steps} steps: "
+                "name those to compute, as in dp_cache:keep=0/2"
             )
 
     def begin(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,8 @@ from torch import nn
 from .weights import CheckpointError, check_fit, open_safetensors, read_tensor, write_tensors
 
 FORMAT = 1
-PUBLISHED = "it is a published pi0: name the folder that has its other files too"
+PUBLISHED = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
+"""What the weights of published folders are called."""
 _T = TypeVar("_T")
 
 
@@ -63,12 +65,12 @@ def read_header(path: Path) -> Header:
         CheckpointError: The file is missing, not safetensors, or not one of ours.
     """
     with open_safetensors(path) as file:
-        text, names = (file.metadata() or {}).get("replan"), list(file.keys())
+        text = (file.metadata() or {}).get("replan")
     if text is None:
-        published = any("paligemma" in name for name in names)
+        published = "it is part of a published folder: name that, which has its other files too"
+        own = "only checkpoints that replan train wrote can be evaluated"
         raise CheckpointError(
-            f"{path} carries no replan header: "
-            + (PUBLISHED if published else "only checkpoints that replan train wrote can be evaluated")
+            f"{path} carries no replan header: {published if PUBLISHED.fullmatch(path.name) else own}"
         )
     try:
         header = json.loads(text)

@@ -262,6 +262,18 @@ def camera_image(observation: Mapping[str, Any], camera: str, size: int) -> np.n
     return image
 
 
+def square_image(observation: Mapping[str, Any], camera: str, size: int) -> np.ndarray:
+    """Returns a camera's image, uint8 [S, S, 3].
+
+    Raises:
+        ObservationError: It is not square, or cannot be used; see ``camera_image``.
+    """
+    image = camera_image(observation, camera, size)
+    if image.shape[0] != image.shape[1]:
+        raise ObservationError(f"camera {camera!r} must be square, got {list(image.shape)}")
+    return image
+
+
 def fit(image: np.ndarray, size: int) -> np.ndarray:
     """Scales an image uint8 [H, W, 3] to [size, size, 3], its proportions kept and the rest black."""
     height, width = image.shape[:2]

@@ -19,7 +19,9 @@ def published_options(command: Any) -> Any:
         click.option(
             "--tokenizer", metavar="FILE", help="Tokenizer of a published folder.  [in it, $REPLAN_TOKENIZER]"
         ),
-        click.option("--convention", metavar="NAME|FILE.toml", help="What a published folder does not say: libero."),
+        click.option(
+            "--convention", metavar="NAME|FILE.toml", help="What a published folder does not say: libero, robotwin."
+        ),
     ):
         command = option(command)
     return command
