@@ -1,7 +1,7 @@
 """FLASH's decision in one kernel: endpoints, distances, the accepted prefix and gripper switches.
 
-In torch this is a dozen small kernels and three waits for the device, in a round of a millisecond. Here the host reads three
-numbers once.
+In torch this is a dozen small kernels and three waits for the device, in a round of a millisecond. Here the host reads
+three numbers once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import KernelError, require
+from .launch import PLAIN, KernelError, require, run
 
 
 class Channels(NamedTuple):
@@ -34,8 +34,8 @@ class Decision(NamedTuple):
     Attributes:
         endpoints: [K, H, A] actions that the branches lead to.
         distance: [K, H] of the draft to them, RMS over the continuous channels.
-        numbers: [3] float32: the leading actions of the window that every branch accepts; 1 where a gripper of the draft
-            or of an endpoint changes inside the window, else 0; the largest distance inside the window.
+        numbers: [3] float32: the leading actions of the window that every branch accepts; 1 where a gripper of the
+            draft or of an endpoint changes inside the window, else 0; the largest distance inside the window.
     """
 
     endpoints: Tensor
@@ -103,24 +103,25 @@ def accept(
     if not 1 <= window <= horizon:
         raise KernelError(f"window must lie in the chunk of {horizon} actions, got {window}")
     decision = Decision(torch.empty_like(x), x.new_empty(branches, horizon), x.new_empty(3))
-    with torch.cuda.device_of(x):
-        _accept[(1,)](
-            x,
-            velocity,
-            remaining,
-            draft,
-            *channels,
-            gripper,
-            *decision,
-            branches,
-            horizon,
-            width,
-            window,
-            delta,
-            H=triton.next_power_of_2(horizon),
-            A=triton.next_power_of_2(width),
-            num_warps=4,
-        )
+    run(
+        _accept,
+        (1,),
+        PLAIN,
+        x,
+        velocity,
+        remaining,
+        draft,
+        *channels,
+        gripper,
+        *decision,
+        branches,
+        horizon,
+        width,
+        window,
+        delta,
+        H=triton.next_power_of_2(horizon),
+        A=triton.next_power_of_2(width),
+    )
     return decision
 
 

@@ -1,8 +1,8 @@
 """Attention of few queries with one key-value head: the keys are split among programs, and a second kernel combines.
 
-50 actions times 8 heads are 400 rows, which fill only 7 programs of 64: too few to read 1000 keys in a microsecond. With
-the prefix in 16 parts they are over a hundred. The prefix may be shared by all branches of a batch (FLASH verifies K
-drafts against one context) without a copy; the branches' own keys are one more part.
+50 actions times 8 heads are 400 rows, which fill only 7 programs of 64: too few to read 1000 keys in a microsecond.
+With the prefix in 16 parts they are over a hundred. The prefix may be shared by all branches of a batch (FLASH verifies
+K points against one context) without a copy; the branches' own keys are one more part.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import COMPUTED, KernelError, Tile, require
+from .launch import COMPUTED, PLAIN, KernelError, Tile, blocks, require, run
 
-STEP = Tile(64, 32, 0, warps=4, stages=2, split=16)
-"""64 queries by 32 keys of 256: 64 by 64 in two stages exceeds the 99 KB of shared memory of sm_89 and sm_120."""
+STEP = Tile(64, 32, 0, warps=8, stages=2, split=16)
+"""64 queries by 32 keys of 256. 64 keys in two stages exceed the 99 KiB of shared memory of sm_89 and sm_120, 32 queries
+are too few for the tensor cores of sm_90 and sm_100, and with 4 warps sm_80, sm_89 and sm_120 spill registers."""
 
 
 def reference(
@@ -73,32 +74,43 @@ def attention(
     sums = q.new_empty(parts, batch * rows, dim, dtype=torch.float32)
     logs = q.new_empty(parts, batch * rows, dtype=torch.float32)
     width = triton.next_power_of_2(dim)
-    with torch.cuda.device_of(q):
-        _split[(triton.cdiv(rows, tile.m), parts, batch)](
-            q,
-            *prefix,
-            *own,
-            q if mask is None else mask,
-            sums,
-            logs,
-            rows,
-            past,
-            new,
-            dim,
-            dim**-0.5 * 1.4426950408889634,  # exp2 is what the hardware has
-            *prefix[0].stride()[:2],
-            *own[0].stride()[:2],
-            0 if mask is None else mask.stride(0),
-            MASK=mask is not None,
-            SPLIT=tile.split,
-            M=tile.m,
-            N=tile.n,
-            D=width,
-            **tile.options,
-        )
-        _combine[(batch * rows,)](
-            sums, logs, out, batch * rows, dim, PARTS=parts, P=triton.next_power_of_2(parts), D=width, num_warps=4
-        )
+    run(
+        _split,
+        (blocks(rows, tile.m), parts, batch),
+        tile,
+        q,
+        *prefix,
+        *own,
+        q if mask is None else mask,
+        sums,
+        logs,
+        rows,
+        past,
+        new,
+        dim,
+        dim**-0.5 * 1.4426950408889634,  # exp2 is what the hardware has
+        *prefix[0].stride()[:2],
+        *own[0].stride()[:2],
+        0 if mask is None else mask.stride(0),
+        MASK=mask is not None,
+        SPLIT=tile.split,
+        M=tile.m,
+        N=tile.n,
+        D=width,
+    )
+    run(
+        _combine,
+        (batch * rows,),
+        PLAIN,
+        sums,
+        logs,
+        out,
+        batch * rows,
+        dim,
+        PARTS=parts,
+        P=triton.next_power_of_2(parts),
+        D=width,
+    )
     return out
 
 

@@ -1,23 +1,24 @@
 """Gemma's gated activation: norm, both products, gate, for chosen rows and chosen neurons.
 
-The action expert's 50 rows are bound by the bytes of the weights, so that choosing neurons halves the time: their rows of
-the weight are read where they lie, 2 KB each, and nothing is packed before. The prefix's rows are bound by arithmetic, so
-that choosing rows pays (Context Cache, WAM-Cache); there the gate as an epilogue saves a pass over [rows, 2 * neurons].
+The action expert's 50 rows are bound by the bytes of the weights, so that choosing half of the neurons halves the time:
+their rows of the weight are read where they lie, 2 KB each, and nothing is packed before. The prefix's rows are bound
+by arithmetic, so that choosing rows pays (Context Cache, WAM-Cache); there the gate as an epilogue saves a pass over
+[rows, 2 * neurons].
 """
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import COMPUTED, INDICES, Tile, require
+from .launch import COMPUTED, INDICES, Tile, blocks, require, run
 from .norm import EPSILON, FoldedNorm, product, scaled
 
-STEP = Tile(64, 32, 64, warps=4, stages=4)
-"""For up to some 100 rows: 4096 neurons make 128 programs, about one for each multiprocessor of an H200 (132)."""
+STEP = Tile(64, 32, 128, warps=4, stages=3)
+"""For up to some 100 rows: 4096 neurons make 128 programs, about one for each multiprocessor of an H200 (132), and each
+has 32 KB of weights in flight: what 33 GB/s and a microsecond of latency ask for."""
 CHOSEN = Tile(64, 16, 128, warps=4, stages=3)
 """For half of these neurons: 16 wide, so that there are still 128 programs to read with."""
 PREFIX = Tile(128, 64, 32, warps=4, stages=4)
@@ -73,35 +74,36 @@ def geglu(
         return out
     if tile is None:
         tile = PREFIX if count > 2 * STEP.m else STEP if neurons is None else CHOSEN
-    grid = (triton.cdiv(count, tile.m), triton.cdiv(neuron_count, tile.n), batch)
+    grid = (blocks(count, tile.m), blocks(neuron_count, tile.n), batch)
     scale, bias = (x, x) if norm is None else (norm.scale, x if norm.bias is None else norm.bias)
     scale_stride, bias_stride = (0, 0) if norm is None else norm.strides()
-    with torch.cuda.device_of(x):
-        _geglu[grid](
-            x,
-            scale,
-            bias,
-            x if rows is None else rows,
-            x if neurons is None else neurons,
-            weight,
-            out,
-            length,
-            count,
-            neuron_count,
-            hidden,
-            width,
-            scale_stride,
-            bias_stride,
-            NORM=norm is not None,
-            BIAS=norm is not None and norm.bias is not None,
-            ROWS=rows is not None,
-            NEURONS=neurons is not None,
-            EPSILON=EPSILON,
-            M=tile.m,
-            N=tile.n,
-            K=tile.k,
-            **tile.options,
-        )
+    run(
+        _geglu,
+        grid,
+        tile,
+        x,
+        scale,
+        bias,
+        x if rows is None else rows,
+        x if neurons is None else neurons,
+        weight,
+        out,
+        length,
+        count,
+        neuron_count,
+        hidden,
+        width,
+        scale_stride,
+        bias_stride,
+        NORM=norm is not None,
+        BIAS=norm is not None and norm.bias is not None,
+        ROWS=rows is not None,
+        NEURONS=neurons is not None,
+        EPSILON=EPSILON,
+        M=tile.m,
+        N=tile.n,
+        K=tile.k,
+    )
     return out
 
 

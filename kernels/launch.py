@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-import triton
 from torch import Tensor
+from triton import knobs
 
 COMPUTED = (torch.float32, torch.bfloat16, torch.float16)
 """Precisions of activations and weights. Sums are float32 in all of them."""
@@ -37,15 +37,25 @@ class Tile(NamedTuple):
     stages: int = 3
     split: int = 1
 
-    @property
-    def options(self) -> dict[str, int]:
-        """Keywords of a launch."""
-        return {"num_warps": self.warps, "num_stages": self.stages}
+
+PLAIN = Tile(0, 0, 0)
+"""Of a kernel without blocks to choose: four warps."""
+
+
+def blocks(size: int, block: int) -> int:
+    """Returns how many blocks cover a size."""
+    return -(-size // block)
 
 
 def runs_on(device: torch.device) -> bool:
     """Whether kernels can run there: on CUDA, and anywhere under Triton's interpreter."""
-    return device.type == "cuda" or bool(triton.knobs.runtime.interpret)
+    return device.type == "cuda" or bool(knobs.runtime.interpret)
+
+
+def run(kernel: Any, grid: tuple[int, ...], tile: Tile, *arguments: Any, **constants: Any) -> None:
+    """Launches a kernel on the device of its first argument, a tensor."""
+    with torch.cuda.device_of(arguments[0]):
+        kernel[grid](*arguments, **constants, num_warps=tile.warps, num_stages=tile.stages)
 
 
 def require(

@@ -1,9 +1,9 @@
 """A scaled RMS norm, folded into the matrix product that reads it.
 
-``((x * r) * scale + shift) @ W.T`` with ``r = rsqrt(mean(x^2) + epsilon)`` is ``r * ((x * scale) @ W.T) + shift @ W.T``. So
-the kernel of the product scales its input as it loads it, sums the squares on the way, and multiplies by r at the end:
-no kernel of its own, and no normed x in memory. Scale and ``shift @ W.T`` depend on nothing but weights and, in pi0.5,
-the flow time, so that they are tables.
+With ``r = rsqrt(mean(x^2) + epsilon)``, ``(x * r * scale + shift) @ W.T`` is ``r * ((x * scale) @ W.T) + shift @ W.T``.
+So the kernel of the product scales its input as it loads it, sums the squares on the way, and multiplies by r at the
+end: no kernel of its own, and no normed x in memory. Scale and ``shift @ W.T`` depend on nothing but weights and, in
+pi0.5, the flow time, so that they are tables.
 """
 
 from __future__ import annotations

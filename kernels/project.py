@@ -1,8 +1,8 @@
 """A product back into the residual stream: an FFN's second half, and attention's output.
 
-One kernel computes ``residual + gate * (anchor + (h - anchor_hidden) @ weight[neurons])`` with any of its parts left out:
-Action Cache's update of an anchor by chosen neurons, which reads their outgoing weights where they lie; the gated residual
-of pi0.5; and the splice of chosen rows into outputs that are known (Context Cache).
+One kernel computes ``residual + gate * (anchor + (h - anchor_hidden) @ weight[neurons])`` with any of its parts left
+out: Action Cache's update of an anchor by chosen neurons, which reads their outgoing weights where they lie; the gated
+residual of pi0.5; and the splice of chosen rows into outputs that are known (Context Cache).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import COMPUTED, INDICES, KernelError, Tile, require
+from .launch import COMPUTED, INDICES, KernelError, Tile, blocks, require, run
 
 STEP = Tile(64, 64, 64, warps=4, stages=4, split=8)
-"""For up to some 100 rows: 16 tiles of 64 columns would leave an H200's 132 multiprocessors idle, so 8 programs share the
-sum of each."""
+"""For up to some 100 rows: 16 tiles of 64 columns would leave most of an H200's 132 multiprocessors idle, so 8
+programs share the sum of each."""
 PREFIX = Tile(128, 64, 64, warps=8, stages=3)
 """For hundreds of rows, whose tiles are enough programs."""
 
@@ -43,7 +43,7 @@ def reference(
     residual: Tensor | None = None,
     gate: Tensor | None = None,
 ) -> Tensor:
-    """What :func:`project` computes, in torch and in the precision of h; ``out`` and ``rows`` are an ``index_copy_``."""
+    """What :func:`project` computes, in torch, in the precision of h; ``out`` and ``rows`` are an ``index_copy_``."""
     weight = (weight if neurons is None else weight[neurons]).to(h.dtype)
     out = h @ weight if anchor is None else anchor.out + (h - anchor.hidden) @ weight
     out = out if gate is None else gate[:, None].to(h.dtype) * out
@@ -64,7 +64,7 @@ class Scratch(NamedTuple):
     @staticmethod
     def of(rows: int, columns: int, tile: Tile, device: torch.device) -> Scratch:
         """Returns enough for outputs of so many rows and columns."""
-        tiles = triton.cdiv(rows, tile.m) * triton.cdiv(columns, tile.n)
+        tiles = blocks(rows, tile.m) * blocks(columns, tile.n)
         return Scratch(
             torch.empty(tile.split * rows * columns, dtype=torch.float32, device=device),
             torch.zeros(tiles, dtype=torch.int32, device=device),
@@ -89,8 +89,8 @@ def project(
 
     Args:
         h: [B, T, K] activation.
-        weight: [F, N] a neuron's outgoing weights in a row, or a transposed view of [N, F] where all neurons are read.
-        neurons: [K] int32 or int64 neurons that h has; None is all F. Not checked, since that would wait for the device.
+        weight: [F, N] a neuron's outgoing weights in a row; where all neurons are read, also a transposed [N, F].
+        neurons: [K] int32 or int64 neurons that h has; None is all F. Not checked: that would wait for the device.
         anchor: An earlier activation and output, which are changed by the difference; None computes the product alone.
         residual: [B, T, N] to be added; None is nothing.
         gate: [1 or B, N] factors of all but the residual; None is 1.
@@ -130,44 +130,45 @@ def project(
     if tile.split > 1:
         scratch = scratch or Scratch.of(batch * length, columns, tile, h.device)
         _check(scratch, batch * length, columns, tile)
-    with torch.cuda.device_of(h):
-        _project[(triton.cdiv(batch * length, tile.m), triton.cdiv(columns, tile.n), tile.split)](
-            h,
-            h if anchor is None else anchor.hidden,
-            weight,
-            h if neurons is None else neurons,
-            h if anchor is None else anchor.out,
-            h if residual is None else residual,
-            h if gate is None else gate,
-            h if rows is None else rows,
-            out,
-            h if scratch is None else scratch.partials,
-            h if scratch is None else scratch.arrived,
-            batch * length,
-            length,
-            height,
-            columns,
-            inner,
-            weight.stride(0),
-            weight.stride(1),
-            0 if gate is None or len(gate) == 1 else columns,
-            NEURONS=neurons is not None,
-            ANCHOR=anchor is not None,
-            RESIDUAL=residual is not None,
-            GATE=gate is not None,
-            ROWS=rows is not None,
-            SPLIT=tile.split,
-            M=tile.m,
-            N=tile.n,
-            K=tile.k,
-            **tile.options,
-        )
+    run(
+        _project,
+        (blocks(batch * length, tile.m), blocks(columns, tile.n), tile.split),
+        tile,
+        h,
+        h if anchor is None else anchor.hidden,
+        weight,
+        h if neurons is None else neurons,
+        h if anchor is None else anchor.out,
+        h if residual is None else residual,
+        h if gate is None else gate,
+        h if rows is None else rows,
+        out,
+        h if scratch is None else scratch.partials,
+        h if scratch is None else scratch.arrived,
+        batch * length,
+        length,
+        height,
+        columns,
+        inner,
+        weight.stride(0),
+        weight.stride(1),
+        0 if gate is None or len(gate) == 1 else columns,
+        NEURONS=neurons is not None,
+        ANCHOR=anchor is not None,
+        RESIDUAL=residual is not None,
+        GATE=gate is not None,
+        ROWS=rows is not None,
+        SPLIT=tile.split,
+        M=tile.m,
+        N=tile.n,
+        K=tile.k,
+    )
     return out
 
 
 def _check(scratch: Scratch, rows: int, columns: int, tile: Tile) -> None:
     """Raises KernelError where the programs of a launch would meet outside of the scratch."""
-    tiles = triton.cdiv(rows, tile.m) * triton.cdiv(columns, tile.n)
+    tiles = blocks(rows, tile.m) * blocks(columns, tile.n)
     if scratch.partials.numel() < tile.split * rows * columns or scratch.arrived.numel() < tiles:
         raise KernelError(
             f"scratch has room for {scratch.partials.numel()} partial sums of {scratch.arrived.numel()} tiles, but "
