@@ -178,4 +178,6 @@ def _accept(
     rejected = tl.where(window_in & (good == 0), h, window)
     tl.store(numbers, tl.min(rejected, 0).to(tl.float32))
     tl.store(numbers + 1, switches.to(tl.float32))
-    tl.store(numbers + 2, tl.max(tl.where(window_in, largest, 0.0), 0))
+    largest = tl.where(window_in, largest, 0.0)
+    unknown = tl.max((largest != largest).to(tl.int32), 0)  # the maximum of a block leaves NaN out
+    tl.store(numbers + 2, tl.where(unknown > 0, float("nan"), tl.max(largest, 0)))

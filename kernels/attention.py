@@ -16,8 +16,8 @@ from torch import Tensor
 from .launch import COMPUTED, PLAIN, KernelError, Tile, blocks, require, run
 
 STEP = Tile(64, 32, 0, warps=8, stages=2, split=16)
-"""64 queries by 32 keys of 256. 64 keys in two stages exceed the 99 KiB of shared memory of sm_89 and sm_120, 32 queries
-are too few for the tensor cores of sm_90 and sm_100, and with 4 warps sm_80, sm_89 and sm_120 spill registers."""
+"""64 queries by 32 keys of 256. 64 keys in two stages exceed the 99 KiB of shared memory of sm_89 and sm_120; 32
+queries are too few for the tensor cores of sm_90 and sm_100; with 4 warps sm_80, sm_89 and sm_120 spill registers."""
 
 
 def reference(

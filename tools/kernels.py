@@ -26,6 +26,11 @@ from replan.kernels.launch import PLAIN, Tile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 TABLE = Path(__file__).parent.parent / "kernels" / "resources.toml"
 ARCHITECTURES = {80: 163, 89: 99, 90: 227, 100: 227, 120: 99}
 """Compute capability, and the most shared memory of a block in KiB (CUDA programming guide)."""
@@ -231,8 +236,6 @@ def main() -> None:
     if chosen is None:
         write(table(list(ARCHITECTURES)))
         return
-    import tomllib
-
     known = tomllib.loads(TABLE.read_text())
     if known.pop("triton") != triton.__version__:
         raise SystemExit(f"the table is of another triton than {triton.__version__}; write it with `make kernels`")
