@@ -61,8 +61,6 @@ def attention(
         require(name, tensor, (batch, size, dim), q, contiguous=False)
     for name, tensor in (("own keys", own[0]), ("own values", own[1])):
         require(name, tensor, (batch, new, dim), q, contiguous=False)
-    if prefix[0].stride() != prefix[1].stride() or own[0].stride() != own[1].stride():
-        raise KernelError("keys and values must have the same strides")
     if not new:
         raise KernelError("every query must see a key of its own, and own has none")
     if mask is not None:
@@ -89,8 +87,7 @@ def attention(
         new,
         dim,
         dim**-0.5 * 1.4426950408889634,  # exp2 is what the hardware has
-        *prefix[0].stride()[:2],
-        *own[0].stride()[:2],
+        *(stride for each in (*prefix, *own) for stride in each.stride()[:2]),
         0 if mask is None else mask.stride(0),
         MASK=mask is not None,
         SPLIT=tile.split,
@@ -129,10 +126,14 @@ def _split(
     new,
     dim,
     scale,
-    prefix_branch,
-    prefix_row,
-    own_branch,
-    own_row,
+    prefix_key_branch,
+    prefix_key_row,
+    prefix_value_branch,
+    prefix_value_row,
+    own_key_branch,
+    own_key_row,
+    own_value_branch,
+    own_value_row,
     mask_branch,
     MASK: tl.constexpr,
     SPLIT: tl.constexpr,
@@ -152,20 +153,20 @@ def _split(
         share = tl.cdiv(tl.cdiv(past, SPLIT), N) * N
         first = part * share
         last = tl.minimum(first + share, past)
-        keys, values = prefix_keys + branch * prefix_branch, prefix_values + branch * prefix_branch
-        stride = prefix_row
+        keys, key_row = prefix_keys + branch * prefix_key_branch, prefix_key_row
+        values, value_row = prefix_values + branch * prefix_value_branch, prefix_value_row
     else:
         first = 0
         last = new
-        keys, values = own_keys + branch * own_branch, own_values + branch * own_branch
-        stride = own_row
+        keys, key_row = own_keys + branch * own_key_branch, own_key_row
+        values, value_row = own_values + branch * own_value_branch, own_value_row
     highest = tl.full((M,), float("-inf"), tl.float32)
     weight = tl.zeros((M,), tl.float32)
     total = tl.zeros((M, D), tl.float32)
     for start in range(first, last, N):
         n = start + tl.arange(0, N)
         n_in = n < last
-        k = tl.load(keys + n[None, :] * stride + d[:, None], mask=n_in[None, :] & d_in[:, None], other=0.0)
+        k = tl.load(keys + n[None, :] * key_row + d[:, None], mask=n_in[None, :] & d_in[:, None], other=0.0)
         seen = n_in
         if MASK:
             visible = tl.load(mask + branch * mask_branch + n, mask=n_in & (part < SPLIT), other=1)
@@ -176,7 +177,7 @@ def _split(
         fade = tl.exp2(highest - base)
         p = tl.exp2(score - base[:, None])
         weight = weight * fade + tl.sum(p, 1)
-        v = tl.load(values + n[:, None] * stride + d[None, :], mask=n_in[:, None] & d_in[None, :], other=0.0)
+        v = tl.load(values + n[:, None] * value_row + d[None, :], mask=n_in[:, None] & d_in[None, :], other=0.0)
         total = tl.dot(p.to(v.dtype), v, total * fade[:, None], input_precision="ieee")
         highest = now
     some = tl.where(weight > 0, weight, 1.0)

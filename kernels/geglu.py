@@ -13,16 +13,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import COMPUTED, INDICES, Tile, blocks, require, run
+from .launch import COMPUTED, FEW, INDICES, Tile, blocks, require, run
 from .norm import EPSILON, FoldedNorm, product, scaled
 
 STEP = Tile(64, 32, 128, warps=4, stages=3)
-"""For up to some 100 rows: 4096 neurons make 128 programs, about one for each multiprocessor of an H200 (132), and each
+"""For few rows: 4096 neurons make 128 programs, about one for each multiprocessor of an H200 (132), and each
 has 32 KB of weights in flight: what 33 GB/s and a microsecond of latency ask for."""
 CHOSEN = Tile(64, 16, 128, warps=4, stages=3)
 """For half of these neurons: 16 wide, so that there are still 128 programs to read with."""
 PREFIX = Tile(128, 64, 32, warps=4, stages=4)
-"""For hundreds of rows: 128 x 128 with two accumulators spills registers on sm_89 and sm_120."""
+"""For many rows: 128 x 128 with two accumulators spills registers on sm_89 and sm_120."""
 
 
 def reference(
@@ -73,7 +73,7 @@ def geglu(
     if not out.numel():
         return out
     if tile is None:
-        tile = PREFIX if count > 2 * STEP.m else STEP if neurons is None else CHOSEN
+        tile = PREFIX if batch * count > FEW else STEP if neurons is None else CHOSEN
     grid = (blocks(count, tile.m), blocks(neuron_count, tile.n), batch)
     scale, bias = (x, x) if norm is None else (norm.scale, x if norm.bias is None else norm.bias)
     scale_stride, bias_stride = (0, 0) if norm is None else norm.strides()

@@ -14,13 +14,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import COMPUTED, INDICES, KernelError, Tile, blocks, require, run
+from .launch import COMPUTED, FEW, INDICES, KernelError, Tile, blocks, require, run
 
 STEP = Tile(64, 64, 64, warps=4, stages=4, split=8)
-"""For up to some 100 rows: 16 tiles of 64 columns would leave most of an H200's 132 multiprocessors idle, so 8
+"""For few rows: 16 tiles of 64 columns would leave most of an H200's 132 multiprocessors idle, so 8
 programs share the sum of each."""
 PREFIX = Tile(128, 64, 64, warps=8, stages=3)
-"""For hundreds of rows, whose tiles are enough programs."""
+"""For many rows, whose tiles are enough programs."""
 
 
 class Anchor(NamedTuple):
@@ -62,8 +62,9 @@ class Scratch(NamedTuple):
     arrived: Tensor
 
     @staticmethod
-    def of(rows: int, columns: int, tile: Tile, device: torch.device) -> Scratch:
+    def of(rows: int, columns: int, device: torch.device, tile: Tile | None = None) -> Scratch:
         """Returns enough for outputs of so many rows and columns."""
+        tile = tile or _tile(rows)
         tiles = blocks(rows, tile.m) * blocks(columns, tile.n)
         return Scratch(
             torch.empty(tile.split * rows * columns, dtype=torch.float32, device=device),
@@ -126,9 +127,9 @@ def project(
     require("out", out, (batch, height, columns), h)
     if not out.numel() or not length:
         return out
-    tile = tile or (STEP if batch * length <= 2 * STEP.m else PREFIX)
+    tile = tile or _tile(batch * length)
     if tile.split > 1:
-        scratch = scratch or Scratch.of(batch * length, columns, tile, h.device)
+        scratch = scratch or Scratch.of(batch * length, columns, h.device, tile)
         _check(scratch, batch * length, columns, tile)
     run(
         _project,
@@ -164,6 +165,11 @@ def project(
         K=tile.k,
     )
     return out
+
+
+def _tile(rows: int) -> Tile:
+    """Returns the block sizes for a number of rows."""
+    return STEP if rows <= FEW else PREFIX
 
 
 def _check(scratch: Scratch, rows: int, columns: int, tile: Tile) -> None:

@@ -46,7 +46,7 @@ class Rotated(NamedTuple):
 
 
 def reference(
-    x: Tensor, weight: Tensor, norm: FoldedNorm, rope: tuple[Tensor, Tensor], heads: int
+    x: Tensor, weight: Tensor, norm: FoldedNorm | None, rope: tuple[Tensor, Tensor], heads: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What :func:`qkv` computes, in torch and in the precision of x."""
     out = product(x, weight, norm).unflatten(-1, (heads + 2, -1))
@@ -59,7 +59,7 @@ def reference(
 def qkv(
     x: Tensor,
     weight: Tensor,
-    norm: FoldedNorm,
+    norm: FoldedNorm | None,
     rope: tuple[Tensor, Tensor],
     into: Rotated,
     tile: Tile = STEP,
@@ -69,7 +69,7 @@ def qkv(
     Args:
         x: [B, T, D].
         weight: [(heads + 2) * head_dim, D] queries head by head, then keys, then values; as in ``GemmaLayer.qkv``.
-        norm: The norm in front.
+        norm: The norm in front; None if x is normed.
         rope: Cosine and sine [B, T, 1, head_dim / 2] in the precision of x.
         into: Where to write.
         tile: Block sizes; its columns are pairs of outputs.
@@ -81,7 +81,8 @@ def qkv(
     heads, head_dim = into.q.shape[2:]
     require("x", x, (batch, length, width), x, COMPUTED)
     require("weight", weight, ((heads + 2) * head_dim, width), x)
-    norm.require(x, len(weight))
+    if norm is not None:
+        norm.require(x, len(weight))
     for name, table in (("cosine", rope[0]), ("sine", rope[1])):
         require(name, table, (batch, length, 1, head_dim // 2), x)
     require("q", into.q, (batch, length, heads, head_dim), x)
@@ -89,15 +90,16 @@ def qkv(
     require("v", into.v, (batch, length, head_dim), x, contiguous=False)
     if not x.numel():
         return into
-    scale_stride, bias_stride = norm.strides()
+    scale, bias = (x, x) if norm is None else (norm.scale, x if norm.bias is None else norm.bias)
+    scale_stride, bias_stride = (0, 0) if norm is None else norm.strides()
     grid = (blocks(length, tile.m), (heads + 2) * blocks(head_dim // 2, tile.n), batch)
     run(
         _qkv,
         grid,
         tile,
         x,
-        norm.scale,
-        x if norm.bias is None else norm.bias,
+        scale,
+        bias,
         *rope,
         weight,
         *into,
@@ -109,7 +111,8 @@ def qkv(
         *into.k.stride()[:2],
         *into.v.stride()[:2],
         HEADS=heads,
-        BIAS=norm.bias is not None,
+        NORM=norm is not None,
+        BIAS=norm is not None and norm.bias is not None,
         EPSILON=EPSILON,
         M=tile.m,
         N=tile.n,
@@ -139,6 +142,7 @@ def _qkv(
     value_branch,
     value_row,
     HEADS: tl.constexpr,
+    NORM: tl.constexpr,
     BIAS: tl.constexpr,
     EPSILON: tl.constexpr,
     M: tl.constexpr,
@@ -162,14 +166,16 @@ def _qkv(
     squares = tl.zeros((M,), tl.float32)
     for start in range(0, width, K):
         k_in = start + k < width
-        factors = tl.load(scale + branch * scale_stride + start + k, mask=k_in, other=0.0)
-        raw = tl.load(x_at + start, mask=m_in[:, None] & k_in[None, :], other=0.0)
-        part, squares = scaled(raw, factors, squares)
+        part = tl.load(x_at + start, mask=m_in[:, None] & k_in[None, :], other=0.0)
+        if NORM:
+            factors = tl.load(scale + branch * scale_stride + start + k, mask=k_in, other=0.0)
+            part, squares = scaled(part, factors, squares)
         w_in = k_in[:, None] & pair_in[None, :]
         a = tl.dot(part, tl.load(a_at + start, mask=w_in, other=0.0), a, input_precision="ieee")
         b = tl.dot(part, tl.load(b_at + start, mask=w_in, other=0.0), b, input_precision="ieee")
-    r = tl.rsqrt(squares / width + EPSILON)[:, None]
-    a, b = a * r, b * r
+    if NORM:
+        r = tl.rsqrt(squares / width + EPSILON)[:, None]
+        a, b = a * r, b * r
     if BIAS:
         bias_at = bias + branch * bias_stride + column
         a += tl.load(bias_at, mask=pair_in, other=0.0)[None, :]

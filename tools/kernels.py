@@ -38,6 +38,9 @@ TENSOR_CORES = {80: "mma.sync", 89: "mma.sync", 90: "wgmma", 100: "tcgen05.mma",
 """The instruction that multiplies matrices there."""
 FLOATS = {"scale", "delta"}
 """Arguments that are floating-point numbers, in kernels where they are numbers."""
+STRIDES = tuple(
+    f"{whose}_{what}_{which}" for whose in ("prefix", "own") for what in ("key", "value") for which in ("branch", "row")
+)
 ALIGNED = {
     *(
         "width",
@@ -52,7 +55,7 @@ ALIGNED = {
         "gate_stride",
     ),
     *("weight_row", "weight_column", "key_branch", "key_row", "value_branch", "value_row"),
-    *("prefix_branch", "prefix_row", "own_branch", "own_row"),
+    *STRIDES,
 }
 """Numbers that are multiples of 16 at full size, of which Triton makes wide loads."""
 
@@ -119,7 +122,7 @@ def variants() -> Iterator[Variant]:
             "value_branch",
             "value_row",
         ),
-        {"HEADS": 8, "BIAS": True, "EPSILON": 1e-6, "M": qkv.STEP.m, "N": qkv.STEP.n, "K": qkv.STEP.k},
+        {"HEADS": 8, "NORM": True, "BIAS": True, "EPSILON": 1e-6, "M": qkv.STEP.m, "N": qkv.STEP.n, "K": qkv.STEP.k},
         qkv.STEP,
     )
     tile = attention.STEP
@@ -127,7 +130,7 @@ def variants() -> Iterator[Variant]:
         "attention, parts",
         attention._split,
         {"mask": "i1", "sums": "fp32", "logs": "fp32"},
-        ("rows", "past", "new", "dim", "scale", "prefix_branch", "prefix_row", "own_branch", "own_row", "mask_branch"),
+        ("rows", "past", "new", "dim", "scale", *STRIDES, "mask_branch"),
         {"MASK": False, "SPLIT": tile.split, "M": tile.m, "N": tile.n, "D": 256},
         tile,
     )

@@ -108,7 +108,7 @@ def check_project(module, dtype, length=19, inner=40, columns=72, total=None, ba
     truth = project.Anchor(*wide(*anchor)) if anchor else None
     expected = project.reference(*wide(h, weight), neurons, truth, *wide(residual, gate))
     before = None if out is None else out.clone()
-    scratch = module.Scratch.of(batch * length, columns, tile, DEVICE) if tile and tile.split > 1 else None
+    scratch = module.Scratch.of(batch * length, columns, DEVICE, tile) if tile and tile.split > 1 else None
     again = []
     for _ in range(2):  # the second launch finds the scratch as the first one left it
         found = module.project(h, weight, neurons, anchor, residual, gate, rows, out, scratch, tile)
@@ -121,10 +121,10 @@ def check_project(module, dtype, length=19, inner=40, columns=72, total=None, ba
         assert torch.equal(found[:, others], before[:, others])
 
 
-def check_qkv(module, dtype, length=19, width=72, heads=2, head_dim=24, batch=2, past=5, tile=None):
+def check_qkv(module, dtype, length=19, width=72, heads=2, head_dim=24, batch=2, past=5, normed=True, tile=None):
     samples = Samples(dtype)
     x, weight = samples(batch, length, width), samples((heads + 2) * head_dim, width, scale=width**-0.5)
-    norm = samples.norm(batch, width, weight)
+    norm = samples.norm(batch, width, weight) if normed else None
     rope = samples(batch, length, 1, head_dim // 2), samples(batch, length, 1, head_dim // 2)
     caches = [samples(batch, past + length, head_dim) for _ in "kv"]
     before = [cache.clone() for cache in caches]
@@ -140,7 +140,7 @@ def check_attention(module, dtype, length=5, heads=2, dim=24, past=37, batch=2, 
     samples = Samples(dtype)
     q = samples(batch, length, heads, dim)
     prefix = [samples(1 if shared else batch, past, dim).expand(batch, -1, -1) for _ in "kv"]
-    own = [samples(batch, length, dim) for _ in "kv"]
+    own = samples(batch, length, 2 * dim).chunk(2, -1)  # parts of one product, as a model has them
     mask = None
     if masked:  # all of the first part too: a block of which nothing is seen
         mask = torch.rand(batch, past, generator=samples.generator) > 0.4
@@ -185,6 +185,9 @@ SMALL = {  # a few programs each; nothing divides anything
     ),
     "project onto chosen rows": lambda module, dtype: check_project(module, dtype, spliced=True, tile=Tile(16, 64, 32)),
     "qkv": lambda module, dtype: check_qkv(module, dtype, tile=Tile(16, 16, 32)),
+    "qkv of what is normed": lambda module, dtype: check_qkv(
+        module, dtype, batch=1, normed=False, tile=Tile(16, 16, 32)
+    ),
     "attention": lambda module, dtype: check_attention(module, dtype, tile=Tile(16, 16, 0, split=2)),
     "attention without a mask": lambda module, dtype: check_attention(
         module, dtype, past=70, masked=False, shared=False, tile=Tile(16, 16, 0, split=2)
@@ -285,7 +288,7 @@ PLANTED = [
     ),
     ("attention without a mask", "total * fade[:, None]", "total"),
     ("attention", "tl.minimum(first + share, past)", "first + share"),
-    ("attention", "branch * own_branch", "0"),
+    ("attention", "branch * own_value_branch", "0"),
     ("attention", "visible != 0", "visible == 0"),
     ("attention", 'tl.where(now == float("-inf"), 0.0, now)', "now"),
     ("attention without a mask", "share = share / tl.sum(share, 0)", "pass"),
@@ -328,7 +331,7 @@ def test_what_does_not_fit_is_refused():
     for wrong, says in (
         ({"weight": samples(41, 72)}, "h has 40 activations and weight 41 rows; name the neurons that h has"),
         ({"rows": torch.zeros(19, dtype=torch.int64, device=DEVICE)}, "so out must be given"),
-        ({"scratch": project.Scratch.of(8, 72, project.STEP, DEVICE)}, r"make it with Scratch.of\(38, 72"),
+        ({"scratch": project.Scratch.of(8, 72, DEVICE)}, r"make it with Scratch.of\(38, 72"),
     ):
         with pytest.raises(KernelError, match=says):
             project.project(**{"h": h, "weight": samples(40, 72), **wrong})
