@@ -23,11 +23,12 @@ from .flash.method import Flash
 from .rmuscle.action_cache import ActionCache
 from .rmuscle.context_cache import ContextCache
 from .rmuscle.method import RMuscle
+from .triton_backend import Triton
 from .wam_cache import WAMCache
 
 GROUP = "replan.methods"
 BUILT_IN: dict[str, type[Method]] = {
-    kind.name: kind for kind in (Method, FewStep, Flash, DPCache, WAMCache, ContextCache, ActionCache, RMuscle)
+    kind.name: kind for kind in (Method, FewStep, Flash, DPCache, WAMCache, ContextCache, ActionCache, RMuscle, Triton)
 }
 
 

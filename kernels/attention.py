@@ -65,7 +65,8 @@ def attention(
         raise KernelError("every query must see a key of its own, and own has none")
     if mask is not None:
         require("mask", mask, (batch, past), q, (torch.bool,), contiguous=False)
-    rows, parts = length * heads, tile.split + 1
+    split = max(1, min(tile.split, blocks(past, tile.n)))  # no part without a key
+    rows, parts = length * heads, split + 1
     out = torch.empty_like(q)
     if not out.numel():
         return out
@@ -90,7 +91,7 @@ def attention(
         *(stride for each in (*prefix, *own) for stride in each.stride()[:2]),
         0 if mask is None else mask.stride(0),
         MASK=mask is not None,
-        SPLIT=tile.split,
+        SPLIT=split,
         M=tile.m,
         N=tile.n,
         D=width,

@@ -27,7 +27,7 @@ class Tile(NamedTuple):
         k: Elements of the sum per iteration, at least 16.
         warps: Warps of a program.
         stages: Iterations whose loads are in flight at once.
-        split: Programs that share the sum of one output tile.
+        split: Programs that share the sum of one output tile, where it is long enough.
     """
 
     m: int

@@ -128,12 +128,13 @@ def project(
     if not out.numel() or not length:
         return out
     tile = tile or _tile(batch * length)
-    if tile.split > 1:
+    split = min(tile.split, blocks(inner, tile.k))  # no part without a summand
+    if split > 1:
         scratch = scratch or Scratch.of(batch * length, columns, h.device, tile)
         _check(scratch, batch * length, columns, tile)
     run(
         _project,
-        (blocks(batch * length, tile.m), blocks(columns, tile.n), tile.split),
+        (blocks(batch * length, tile.m), blocks(columns, tile.n), split),
         tile,
         h,
         h if anchor is None else anchor.hidden,
@@ -159,7 +160,7 @@ def project(
         RESIDUAL=residual is not None,
         GATE=gate is not None,
         ROWS=rows is not None,
-        SPLIT=tile.split,
+        SPLIT=split,
         M=tile.m,
         N=tile.n,
         K=tile.k,

@@ -24,7 +24,7 @@ from .families import Family
 from .flow import FlowSpec, time_embedding
 from .gemma import GemmaLayer, RMSNorm, finish
 from .model import DENSE, FlowModel, Inputs, KVContext, Ops, Prefix, Seam
-from .paligemma import Dimensions, denoise, layers, place
+from .paligemma import Denoising, Dimensions, denoise, layers, place
 from .standardised import Standardised
 
 
@@ -108,6 +108,15 @@ class Pi0(FlowModel):
         mask = None if context.mask is None else F.pad(context.mask, (0, 1), value=True)
         return KVContext(tuple(keys), tuple(values), context.position + 1, mask)
 
+    def enter(self, x: Tensor, time: Tensor | float) -> Denoising:
+        """Embeds noisy actions and their flow time; see ``step``."""
+        x = x.to(self.action_in.weight.dtype)
+        action = self.action_in(x)
+        time = torch.as_tensor(time, dtype=torch.float32, device=x.device).expand(x.shape[0])
+        clock = time_embedding(time, self.config.expert_width).to(action.dtype)[:, None].expand_as(action)
+        hidden = self.time_out(F.silu(self.time_in(torch.cat([action, clock], -1))))
+        return Denoising(hidden, layers(self.expert), lambda x: self.action_out(self.expert_norm(x)).float())
+
     def step(self, x: Tensor, time: Tensor | float, context: KVContext, ops: Ops = DENSE) -> Tensor:
         """Evaluates the velocity field.
 
@@ -120,13 +129,8 @@ class Pi0(FlowModel):
         Returns:
             [B, horizon, action_dim] float32.
         """
-        x = x.to(self.action_in.weight.dtype)
-        action = self.action_in(x)
-        time = torch.as_tensor(time, dtype=torch.float32, device=x.device).expand(x.shape[0])
-        clock = time_embedding(time, self.config.expert_width).to(action.dtype)[:, None].expand_as(action)
-        hidden = self.time_out(F.silu(self.time_in(torch.cat([action, clock], -1))))
-        hidden = denoise(layers(self.expert), hidden, context, self.config.head_dim, ops)
-        return self.action_out(self.expert_norm(hidden)).float()
+        hidden, stack, leave = self.enter(x, time)
+        return leave(denoise(stack, hidden, context, self.config.head_dim, ops))
 
 
 @dataclass(frozen=True)

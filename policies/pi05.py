@@ -27,7 +27,7 @@ from .flow import FlowSpec, time_embedding
 from .gemma import AdaRMSNorm, GemmaLayer, ModulatedLayer, Modulation
 from .model import DENSE, FlowModel, Inputs, KVContext, Ops, Prefix, Seam
 from .modulated import Modulated
-from .paligemma import Dimensions, denoise, layers
+from .paligemma import Denoising, Dimensions, denoise, layers
 from .standardised import Standardised
 
 PROMPTS = {
@@ -91,6 +91,16 @@ class Pi05(Modulated[list[Modulation]], FlowModel):
         """Returns the context as it is: whatever the model knows of the state is in the prompt."""
         return context
 
+    def enter(self, x: Tensor, time: Tensor | float) -> Denoising:
+        """Embeds noisy actions, and modulates the layers by their flow time; see ``step``."""
+        *pairs, last = self.modulations(time)
+        stack = [
+            ModulatedLayer(layer, *pairs[2 * number : 2 * number + 2])
+            for number, layer in enumerate(layers(self.expert))
+        ]
+        hidden = self.action_in(x.to(self.action_in.weight.dtype))
+        return Denoising(hidden, stack, lambda x: self.action_out(self.expert_norm(x, last)).float())
+
     def step(self, x: Tensor, time: Tensor | float, context: KVContext, ops: Ops = DENSE) -> Tensor:
         """Evaluates the velocity field.
 
@@ -103,14 +113,8 @@ class Pi05(Modulated[list[Modulation]], FlowModel):
         Returns:
             [B, horizon, action_dim] float32.
         """
-        *pairs, last = self.modulations(time)
-        stack = [
-            ModulatedLayer(layer, *pairs[2 * number : 2 * number + 2])
-            for number, layer in enumerate(layers(self.expert))
-        ]
-        hidden = self.action_in(x.to(self.action_in.weight.dtype))
-        hidden = denoise(stack, hidden, context, self.config.head_dim, ops)
-        return self.action_out(self.expert_norm(hidden, last)).float()
+        hidden, stack, leave = self.enter(x, time)
+        return leave(denoise(stack, hidden, context, self.config.head_dim, ops))
 
     def _modulations(self, times: Tensor) -> list[Modulation]:
         """Two per layer of the expert, then that of the last norm."""

@@ -181,7 +181,7 @@ SMALL = {  # a few programs each; nothing divides anything
     "project": lambda module, dtype: check_project(module, dtype, tile=Tile(16, 64, 16)),
     "project with a shared sum": lambda module, dtype: check_project(module, dtype, tile=Tile(16, 64, 16, split=2)),
     "project of an anchor's change": lambda module, dtype: check_project(
-        module, dtype, inner=21, total=40, tile=Tile(16, 64, 16, split=3)
+        module, dtype, inner=37, total=50, tile=Tile(16, 64, 16, split=3)
     ),
     "project onto chosen rows": lambda module, dtype: check_project(module, dtype, spliced=True, tile=Tile(16, 64, 32)),
     "qkv": lambda module, dtype: check_qkv(module, dtype, tile=Tile(16, 16, 32)),
