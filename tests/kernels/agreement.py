@@ -327,14 +327,14 @@ def test_what_does_not_fit_is_refused():
     ):
         with pytest.raises(KernelError, match=says):
             geglu.geglu(**{"x": x, "weight": weight, **wrong})
-    h = samples(2, 19, 40)
+    h = samples(2, 19, 200)
     for wrong, says in (
-        ({"weight": samples(41, 72)}, "h has 40 activations and weight 41 rows; name the neurons that h has"),
+        ({"weight": samples(201, 72)}, "h has 200 activations and weight 201 rows; name the neurons that h has"),
         ({"rows": torch.zeros(19, dtype=torch.int64, device=DEVICE)}, "so out must be given"),
         ({"scratch": project.Scratch.of(8, 72, DEVICE)}, r"make it with Scratch.of\(38, 72"),
     ):
         with pytest.raises(KernelError, match=says):
-            project.project(**{"h": h, "weight": samples(40, 72), **wrong})
+            project.project(**{"h": h, "weight": samples(200, 72), **wrong})
     keys = samples(2, 5, 24), samples(2, 5, 24)
     with pytest.raises(KernelError, match="own has none"):
         attention.attention(samples(2, 3, 2, 24), keys, (keys[0][:, :0], keys[1][:, :0]))

@@ -37,6 +37,21 @@ def test_kernels_agree_with_their_references(file: str, interpreted: str) -> Non
     run("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", HERE / file, TRITON_INTERPRET=interpreted)
 
 
+def test_triton_is_refused_in_one_sentence_without_a_gpu(tmp_path: Path) -> None:
+    command = ["replan", "eval", "--suite", "conveyor", "--policy", "pi0-tiny", "--method", "triton", "--episodes", "1"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
+    done = subprocess.run(
+        [Path(sys.executable).with_name(command[0]), *command[1:], "--out", tmp_path / "run"],
+        env=environment | {"CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+    )
+    missing = "'triton' needs the package triton, which is not here: pip install 'replan[kernels]'"
+    no_gpu = "'triton' needs a CUDA device, and the policy is on cpu: --device cuda"
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert f"error: {no_gpu if importlib.util.find_spec('triton') else missing}" in done.stderr
+
+
 @needs_triton
 def test_resources_are_those_of_the_table(tmp_path: Path) -> None:
     import triton
