@@ -55,11 +55,12 @@ def reference(
 ) -> Decision:
     """What :func:`accept` computes, in torch and in the precision of x."""
     endpoints = x + remaining.to(x.dtype)[:, None, None] * velocity
-    distance = (endpoints - draft)[..., channels.continuous].square().mean(-1).sqrt()
+    squares = (endpoints - draft).square() * channels.continuous
+    distance = (squares.sum(-1) / channels.continuous.sum()).sqrt()
     inside = distance[:, :window]
     accepted = (inside <= delta).all(0).long().cumprod(0).sum()
-    closed = torch.cat([draft, endpoints])[:, :window, channels.gripper] > 0
-    switches = (closed != (gripper[channels.gripper] > 0)).any()
+    closed = torch.cat([draft, endpoints])[:, :window] > 0
+    switches = ((closed != (gripper > 0)) & channels.gripper).any()
     numbers = torch.stack([each.float() for each in (accepted, switches, inside.max())])
     return Decision(endpoints, distance, numbers)
 
