@@ -26,6 +26,7 @@ from ..files import is_wrong_path
 from ..results.escaping import visible
 from ..results.store import StoreError, StoreUnavailable
 from .commands import CommandFailed, show
+from .commands.bench import bench
 from .commands.board import board
 from .commands.collect import collect
 from .commands.compare import compare
@@ -56,6 +57,7 @@ for command in (
     evaluate_command,
     board,
     compare,
+    bench,
     verify,
     policy,
     envs,

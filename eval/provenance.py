@@ -170,7 +170,7 @@ def hardware() -> dict[str, str]:
     accelerator = torch.cuda.get_device_name() if torch.cuda.is_available() else NO_ACCELERATOR
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
-        "processor": _processor(),
+        "processor": processor(),
         "cores": str(os.cpu_count()),
         "memory": f"{memory / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.machine()}",
@@ -179,7 +179,8 @@ def hardware() -> dict[str, str]:
     }
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Returns the name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -7,7 +7,8 @@ value a :class:`Family`.
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,8 @@ class Family:
         config: Frozen dataclass of the model's dimensions; it refuses values out of range.
         model: The model, built from its configuration alone.
         processor: Frozen dataclass of conventions (a :class:`~replan.policies.processing.Processor`).
+        sizes: Configurations by name: ``full`` as published, ``layers`` with the published widths and two layers of
+            each kind, ``tiny`` for training on a processor; a family may have more.
         policies: Folder of policies that come with the family's package, ``NAME.safetensors`` each; None if there are
             none.
     """
@@ -41,6 +44,7 @@ class Family:
     model: type[FlowModel]
     processor: type[Any]
     policies: Path | None = None
+    sizes: Mapping[str, Any] = field(default_factory=dict)
 
 
 def family(kind: str) -> Family:
@@ -57,6 +61,17 @@ def family(kind: str) -> Family:
     if kind not in families:
         raise CheckpointError(f"no family reads checkpoints of kind {kind!r}; known are {', '.join(kinds())}")
     return families[kind]
+
+
+def size(family: Family, name: str) -> Any:
+    """Returns a configuration of a family by name.
+
+    Raises:
+        ValueError: There is none.
+    """
+    if name not in family.sizes:
+        raise ValueError(f"{family.kind} has no size {name!r}; it has {', '.join(family.sizes) or 'none'}")
+    return family.sizes[name]
 
 
 def kinds() -> list[str]:

@@ -358,4 +358,10 @@ class FastWAMProcessor(Standardised):
     """Conventions of a Fast-WAM: scaled states and actions, and the instruction's tokens."""
 
 
-FAMILY = Family("fast_wam", FastWAMConfig, FastWAM, FastWAMProcessor)
+FAMILY = Family(
+    "fast_wam",
+    FastWAMConfig,
+    FastWAM,
+    FastWAMProcessor,
+    sizes={"full": FAST_WAM, "layers": replace(FAST_WAM, depth=2, vocab=1024), "tiny": TINY},
+)

@@ -197,6 +197,7 @@ class FlowModel(nn.Module):
         action_dim: Channels of an action, padding included.
         seams: Seams inside the model that its walks offer.
         context: The type that ``prefill`` returns; methods may require one.
+        head: Name of the module whose output is the prediction.
     """
 
     config: Any
@@ -205,6 +206,7 @@ class FlowModel(nn.Module):
     action_dim: int
     seams: ClassVar[frozenset[Seam]] = frozenset()
     context: ClassVar[type] = object
+    head: ClassVar[str] = "action_out"
 
     def encode(self, inputs: Inputs) -> Prefix:
         """Embeds images and text."""

@@ -53,6 +53,9 @@ class Method:
         """
         return []
 
+    def make_files(self, policy: Policy) -> None:
+        """Writes untrained stand-ins for ``files``, with which the speed of the method alone can be measured."""
+
     def first_observations(self, policy: Path) -> frozenset[str]:
         """Returns digests of the first observations of episodes that the files hold, as rows of results have them.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from ...policies.policy import Policy
 from ...policies.round import Call, Proposal
 from ...policies.seams import Method, Seam
 from ...policies.weights import CheckpointError
-from .draft import check_family, draft_path, load_draft
+from .draft import Draft, DraftConfig, check_family, draft_path, load_draft, save_draft
 
 MOST_POINTS = 32
 """Verification is one batch of as many branches; the paper has 4 at most."""
@@ -90,6 +90,13 @@ class Flash(Method):
     def files(self, policy: Path) -> list[Path]:
         """The draft."""
         return [draft_path(policy)]
+
+    def make_files(self, policy: Policy) -> None:
+        """Writes a draft that starts from the policy's first layer."""
+        check_family(policy.model)
+        draft = Draft(DraftConfig.of(policy.model.config))
+        draft.start_from(cast("Any", policy.model).vlm[0], torch.Generator().manual_seed(0))
+        save_draft(draft_path(policy.path), draft, {}, policy.files)
 
     def attach(self, policy: Policy) -> None:
         """Loads the draft that lies next to the policy.
