@@ -16,6 +16,7 @@ from ..kernels.launch import FEW
 from ..kernels.norm import EPSILON, FoldedNorm
 from ..policies.gemma import GeGLU, Parts, Rope
 from ..policies.model import DENSE, KVContext, Ops, Prefix
+from ..policies.modulated import Times
 from ..policies.neurons import NeuronFFN
 from ..policies.paligemma import place
 
@@ -47,7 +48,7 @@ class Fused:
         """Runs the VLM; dense products of hundreds of rows are left to cuBLAS."""
         return self._model.prefill(prefix, ops if ops is DENSE else _WithKernels(ops, self))
 
-    def step(self, x: Tensor, time: Tensor | float, context: KVContext, ops: Ops) -> Tensor:
+    def step(self, x: Tensor, time: Times, context: KVContext, ops: Ops) -> Tensor:
         """Evaluates the velocity field; where ops have answers of their own, only the FFN runs as kernels."""
         if ops is not DENSE:
             return self._model.step(x, time, context, _WithKernels(ops, self))

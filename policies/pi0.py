@@ -24,6 +24,7 @@ from .families import Family
 from .flow import FlowSpec, time_embedding
 from .gemma import GemmaLayer, RMSNorm, finish
 from .model import DENSE, FlowModel, Inputs, KVContext, Ops, Prefix, Seam
+from .modulated import Times
 from .paligemma import Denoising, Dimensions, denoise, layers, place
 from .standardised import Standardised
 
@@ -108,7 +109,7 @@ class Pi0(FlowModel):
         mask = None if context.mask is None else F.pad(context.mask, (0, 1), value=True)
         return KVContext(tuple(keys), tuple(values), context.position + 1, mask)
 
-    def enter(self, x: Tensor, time: Tensor | float) -> Denoising:
+    def enter(self, x: Tensor, time: Times) -> Denoising:
         """Embeds noisy actions and their flow time; see ``step``."""
         x = x.to(self.action_in.weight.dtype)
         action = self.action_in(x)
@@ -117,12 +118,12 @@ class Pi0(FlowModel):
         hidden = self.time_out(F.silu(self.time_in(torch.cat([action, clock], -1))))
         return Denoising(hidden, layers(self.expert), lambda x: self.action_out(self.expert_norm(x)).float())
 
-    def step(self, x: Tensor, time: Tensor | float, context: KVContext, ops: Ops = DENSE) -> Tensor:
+    def step(self, x: Tensor, time: Times, context: KVContext, ops: Ops = DENSE) -> Tensor:
         """Evaluates the velocity field.
 
         Args:
             x: [B, horizon, action_dim] noisy actions.
-            time: Flow time, a number or [B].
+            time: Flow time, a number or [B]; times that come again are numbers or a tuple of B.
             context: From ``condition``; expand it first where B holds several branches of a row.
             ops: Answers to the walk over the expert's layers; their rows are the actions.
 

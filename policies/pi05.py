@@ -26,7 +26,7 @@ from .families import Family
 from .flow import FlowSpec, time_embedding
 from .gemma import AdaRMSNorm, GemmaLayer, ModulatedLayer, Modulation
 from .model import DENSE, FlowModel, Inputs, KVContext, Ops, Prefix, Seam
-from .modulated import Modulated
+from .modulated import Modulated, Times
 from .paligemma import Denoising, Dimensions, denoise, layers
 from .standardised import Standardised
 
@@ -94,7 +94,7 @@ class Pi05(Modulated[list[Modulation]], FlowModel):
         """Returns the context as it is: whatever the model knows of the state is in the prompt."""
         return context
 
-    def enter(self, x: Tensor, time: Tensor | float) -> Denoising:
+    def enter(self, x: Tensor, time: Times) -> Denoising:
         """Embeds noisy actions, and modulates the layers by their flow time; see ``step``."""
         *pairs, last = self.modulations(time)
         stack = [
@@ -104,12 +104,12 @@ class Pi05(Modulated[list[Modulation]], FlowModel):
         hidden = self.action_in(x.to(self.action_in.weight.dtype))
         return Denoising(hidden, stack, lambda x: self.action_out(self.expert_norm(x, last)).float())
 
-    def step(self, x: Tensor, time: Tensor | float, context: KVContext, ops: Ops = DENSE) -> Tensor:
+    def step(self, x: Tensor, time: Times, context: KVContext, ops: Ops = DENSE) -> Tensor:
         """Evaluates the velocity field.
 
         Args:
             x: [B, horizon, action_dim] noisy actions.
-            time: Flow time, a number or [B].
+            time: Flow time, a number or [B]; times that come again are numbers or a tuple of B.
             context: From ``condition``; expand it first where B holds several branches of a row.
             ops: Answers to the walk over the expert's layers; their rows are the actions.
 

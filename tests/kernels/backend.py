@@ -63,7 +63,8 @@ def test_steps_are_those_of_the_model(kind, dtype, randomised):
         (x, 0.7, both),
         (x[:1], 0.3, one),
         (x[:1], 0.7, one),  # from the tables of the first
-        (x, torch.tensor([0.1, 0.05], device=DEVICE), one.expand(2)),  # FLASH's verification
+        (x, (0.1, 0.05), one.expand(2)),  # FLASH's verification
+        (x, torch.tensor([0.1, 0.05], device=DEVICE), one.expand(2)),
     ]
     for points, time, context in cases:
         expected, found = model.step(points, time, context), fused.step(points, time, context, DENSE)
