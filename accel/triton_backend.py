@@ -32,6 +32,11 @@ class Triton(Method):
     def __init__(self) -> None:
         self._fused: Fused | None = None
 
+    @classmethod
+    def misfit(cls, model: type[FlowModel]) -> str | None:
+        """An action expert whose layers do not come apart."""
+        return None if hasattr(model, "enter") else "its kernels are those of the action expert of pi0 and pi0.5"
+
     def attach(self, policy: Policy) -> None:
         """Checks that kernels can run."""
         if not importlib.util.find_spec("triton"):
@@ -40,11 +45,6 @@ class Triton(Method):
 
         if not runs_on(policy.model.device):
             raise ValueError(f"'triton' needs a CUDA device, and the policy is on {policy.model.device}: --device cuda")
-        if not hasattr(policy.model, "enter"):
-            raise ValueError(
-                f"'triton' has kernels for the action expert of pi0 and pi0.5, and a {type(policy.model).__name__} has "
-                "another"
-            )
 
     def stages(self, model: FlowModel, prefill_ops: Ops, step_ops: Ops) -> Stages:
         """Replaces prefill and step."""
