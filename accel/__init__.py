@@ -34,6 +34,7 @@ from .rmuscle.context_cache import ContextCache
 from .rmuscle.method import RMuscle
 from .stale_prefix import StalePrefix
 from .tome import ToMe
+from .triton_backend import Triton
 from .vla_cache import VLACache
 from .vla_pruner import VLAPruner
 from .wam_cache import WAMCache
@@ -51,6 +52,7 @@ BUILT_IN: dict[str, type[Method]] = {
         FewStep,
         Compile,
         CUDAGraph,
+        Triton,
         WarmStart,
         DPCache,
         BAC,

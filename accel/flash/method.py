@@ -165,8 +165,8 @@ class Flash(Method):
         model, processor = self._policy.model, self._policy.processor
         assert self._context is not None
         context = call.stages.condition(self._context, call.inputs).expand(len(self.tau))
-        times = torch.tensor([model.flow.time(point) for point in self.tau], device=chunk.device)
-        column = times[:, None, None]
+        times = tuple(model.flow.time(point) for point in self.tau)  # numbers: what they make of the model is kept
+        column = torch.tensor(times, device=chunk.device)[:, None, None]
         x = model.flow.mix(chunk, call.noise, column)
         endpoints = model.flow.endpoint(x, call.stages.step(x, times, context, DENSE), column)
         distance = (endpoints - chunk)[..., processor.continuous].square().mean(-1).sqrt()

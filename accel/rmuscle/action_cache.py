@@ -86,7 +86,7 @@ def halves(flow: FlowSpec) -> tuple[int, ...]:
 class SelectedNeurons(Ops):
     """The FFN of important neurons, as a change to the output of an anchor (rMuscle, equation 4).
 
-    An FFN it works on has ``incoming(neurons)``, ``hidden(x, incoming)`` and a linear ``down``.
+    It works on every :class:`~replan.policies.neurons.NeuronFFN`.
 
     Args:
         ratio: Share of the neurons that steps between anchors compute.
@@ -158,7 +158,7 @@ class SelectedNeurons(Ops):
         else:
             self.computed, self.reused = self.computed + count, self.reused + total - count
             hidden = ffn.hidden(x, kept.incoming)
-            out = kept.out + (hidden - kept.hidden) @ kept.outgoing
+            out = ffn.changed(kept.out, kept.hidden, hidden, kept.outgoing)
             score = self._score(layer, hidden, ffn, kept)
         if score is not None:
             self._steps[self._group][-1].append(score)
@@ -170,7 +170,7 @@ class SelectedNeurons(Ops):
         """Gathers, once per group, the weights of the important neurons and what they contributed to the anchor."""
         if layer not in self._down:
             self._down[layer] = ffn.down.weight.T.contiguous()
-        outgoing = self._down[layer].index_select(0, neurons)
+        outgoing = ffn.outgoing(self._down[layer], neurons)
         return _Kept(out, neurons, hidden[..., neurons], ffn.incoming(neurons), outgoing, score)
 
     def _score(self, layer: int, hidden: Tensor, ffn: Any, kept: _Kept | None = None) -> Tensor | None:
@@ -203,16 +203,16 @@ class _Kept(NamedTuple):
         out: [1, S, width] output.
         neurons: [K] the important ones.
         hidden: [1, S, K] their activations.
-        incoming: Their weights before the activation.
-        outgoing: [K, width] their weights behind it.
+        incoming: Their weights before the activation, as the FFN gives them.
+        outgoing: Their weights behind it, likewise.
         score: [H] contributions of all neurons, where they are noted.
     """
 
     out: Tensor
     neurons: Tensor
     hidden: Tensor
-    incoming: tuple[Tensor, ...]
-    outgoing: Tensor
+    incoming: Any
+    outgoing: Any
     score: Tensor | None
 
 

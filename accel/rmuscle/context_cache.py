@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...policies.model import FlowModel, Inputs, Ops, Prefix
 from ...policies.round import Call
@@ -105,7 +106,7 @@ class SplicedRows(Ops):
         self._place[visual] = torch.arange(len(visual), device=visual.device)
         self._others = (self._place < 0).nonzero()[:, 0]
 
-    def ffn(self, layer: int, x: Tensor, ffn: nn.Module, rows: Tensor | None) -> Tensor:
+    def ffn(self, layer: int, x: Tensor, ffn: Any, rows: Tensor | None) -> Tensor:
         """Returns the outputs that are computed, among those of the reference."""
         at, others = self._visual, self._others  # rows of x that are visual, and that are not
         places = None
@@ -127,7 +128,7 @@ class SplicedRows(Ops):
             out[0, at] = old_y
             at, places = at[chosen], chosen if places is None else places[chosen]
             computed = torch.cat([at, others])
-            out[:, computed] = ffn(x[:, computed])
+            ffn.write(out, x, computed)
         if self.keeps:
             self._keep(layer, places, x[0, at], out[0, at])
         return out
