@@ -47,7 +47,11 @@ mutation: setup  ## Mutate the files that decide an episode or a number (MINUTES
 	.venv/bin/python -m pip install -q cosmic-ray==8.7.0  # which only this needs
 	.venv/bin/python tools/mutation.py --minutes $(or $(MINUTES),20) $(FILES)
 
+kernels: setup  ## Compile the GPU kernels for five architectures (no GPU needed); writes kernels/resources.toml
+	.venv/bin/python -m pip install -q 'triton==3.7.1'  # what torch 2.13 comes with on CUDA
+	.venv/bin/python tools/kernels.py
+
 lock: setup  ## Resolve the newest allowed releases into requirements.lock and the suites' locks
 	tools/lock.sh
 
-.PHONY: help setup setup-suites demo reference test fuzz check lock mutation
+.PHONY: help setup setup-suites demo reference test fuzz check kernels lock mutation

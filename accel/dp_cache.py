@@ -23,6 +23,8 @@ class DPCache(Method):
     name = "dp_cache"
     claims = frozenset({Seam.SCHEDULE})
     activity_counters = ("predictions_reused",)
+    limit = "keep = all steps"
+    papers = ("2609.19104",)
 
     def __init__(self, keep: tuple[int, ...] = COMPUTED) -> None:
         if 0 not in keep or min(keep) < 0:
@@ -33,7 +35,8 @@ class DPCache(Method):
         """Checks that the policy takes the steps to be kept."""
         if max(self.keep) >= policy.model.flow.steps:
             raise ValueError(
-                f"dp_cache keeps step {max(self.keep)}, but the policy has {policy.model.flow.steps} steps"
+                f"dp_cache keeps step {max(self.keep)}, but the policy has {policy.model.flow.steps} steps: "
+                "name those to compute, as in dp_cache:keep=0/2"
             )
 
     def begin(self) -> None:

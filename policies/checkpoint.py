@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -18,7 +19,8 @@ from torch import nn
 from .weights import CheckpointError, check_fit, open_safetensors, read_tensor, write_tensors
 
 FORMAT = 1
-PUBLISHED = "it is a published pi0: name the folder that has its other files too"
+PUBLISHED = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
+"""What the weights of published folders are called."""
 _T = TypeVar("_T")
 
 
@@ -63,12 +65,12 @@ def read_header(path: Path) -> Header:
         CheckpointError: The file is missing, not safetensors, or not one of ours.
     """
     with open_safetensors(path) as file:
-        text, names = (file.metadata() or {}).get("replan"), list(file.keys())
+        text = (file.metadata() or {}).get("replan")
     if text is None:
-        published = any("paligemma" in name for name in names)
+        published = "it is part of a published folder: name that, which has its other files too"
+        own = "only checkpoints that replan train wrote can be evaluated"
         raise CheckpointError(
-            f"{path} carries no replan header: "
-            + (PUBLISHED if published else "only checkpoints that replan train wrote can be evaluated")
+            f"{path} carries no replan header: {published if PUBLISHED.fullmatch(path.name) else own}"
         )
     try:
         header = json.loads(text)
@@ -204,5 +206,10 @@ def file_hash(path: Path) -> str:
 
 def files_hash(files: Sequence[Path]) -> str:
     """Returns the SHA-256 of a file, or one of several files' in any order."""
-    digests = sorted(map(file_hash, files))
-    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+    return joined(map(file_hash, files))
+
+
+def joined(digests: Iterable[str]) -> str:
+    """Returns one digest for those of files in any order: of one file its own, of none an empty text."""
+    several = sorted(digests)
+    return hashlib.sha256("".join(several).encode()).hexdigest() if len(several) > 1 else "".join(several)

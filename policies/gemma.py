@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .model import Ops
+from .neurons import NeuronFFN
 
 Rope = tuple[Tensor, Tensor]
 """Cosine and sine [B, T, 1, head_dim / 2] of the rotary angles."""
@@ -58,7 +59,7 @@ class AdaRMSNorm(nn.Module):
         return (wide * (1.0 + by.scale.float()) + by.shift.float()).to(x.dtype)
 
 
-class GeGLU(nn.Module):
+class GeGLU(NeuronFFN):
     """Gemma's gated FFN; gate and up are one matrix."""
 
     def __init__(self, width: int, hidden: int) -> None:
@@ -80,9 +81,17 @@ class GeGLU(nn.Module):
         """[.., hidden] -> [.., hidden]."""
         return F.gelu(gate, approximate="tanh")
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[.., width] -> [.., width]."""
-        return self.down(self.hidden(x))
+
+class Parts(NamedTuple):
+    """A layer for whoever computes it in another way.
+
+    Attributes:
+        layer: The weights.
+        norms: Per norm, of attention and of the FFN: scale, and shift and gate of an adaptive one; each [.., width].
+    """
+
+    layer: GemmaLayer
+    norms: tuple[tuple[Tensor, Tensor | None, Tensor | None], ...]
 
 
 class GemmaLayer(nn.Module):
@@ -105,6 +114,11 @@ class GemmaLayer(nn.Module):
         self.qkv = nn.Linear(width, (heads + 2) * head_dim, bias=False)
         self.out = nn.Linear(heads * head_dim, width, bias=False)
         self.ffn = GeGLU(width, mlp)
+
+    def parts(self) -> Parts:
+        """Returns the weights and what the norms do."""
+        weights = [cast("RMSNorm", norm).weight for norm in (self.attention_norm, self.ffn_norm)]
+        return Parts(self, tuple((weight, None, None) for weight in weights))
 
     def project(self, x: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
         """Returns rotated queries [B, T, heads, head_dim], rotated keys and values [B, T, head_dim]."""
@@ -152,6 +166,10 @@ class ModulatedLayer:
 
     def __init__(self, layer: GemmaLayer, attention: Modulation, ffn: Modulation) -> None:
         self.ffn, self._layer, self._by, self._by_ffn = layer.ffn, layer, attention, ffn
+
+    def parts(self) -> Parts:
+        """See :meth:`GemmaLayer.parts`."""
+        return Parts(self._layer, (self._by, self._by_ffn))
 
     def project(self, x: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
         """See :meth:`GemmaLayer.project`."""

@@ -125,9 +125,7 @@ class GrootProcessor(Standardised):
             return super().views(observation)
         images = []
         for camera in self.cameras:
-            image = processing.camera_image(observation, camera, self.image_size)
-            if image.shape[0] != image.shape[1]:
-                raise processing.ObservationError(f"camera {camera!r} must be square, got {list(image.shape)}")
+            image = processing.square_image(observation, camera, self.image_size)
             images.append(cropped(image[:, ::-1] if self.mirror else image, self.image_size, self.edge, self.crop))
         return np.stack(images)
 

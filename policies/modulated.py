@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, Union
 
 import torch
 from torch import Tensor, nn
 
 T = TypeVar("T")
+
+Times = Union[Tensor, float, "tuple[float, ...]"]
+"""A flow time, or one for each of [B] rows. Tuples are for times that come again, such as those of a verification."""
 
 _KEPT = 64
 """Flow times that are kept: 10 of a dense schedule and those of methods. At full size one of pi0.5 takes 0.5 MB."""
@@ -22,13 +25,13 @@ class Modulated(nn.Module, Generic[T]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._at_times: dict[float, T] = {}
+        self._at_times: dict[float | tuple[float, ...], T] = {}
         self.register_load_state_dict_pre_hook(_forget)
 
-    def modulations(self, time: Tensor | float) -> T:
+    def modulations(self, time: Times) -> T:
         """Returns what a flow time, or each of [B] times, makes of the layers.
 
-        Those of a number are kept; those of a tensor are not, since reading it would wait for the device.
+        Those of numbers are kept; those of a tensor are not, since reading it would wait for the device.
         """
         device = next(self.parameters()).device
         if isinstance(time, Tensor) or self.training or torch.is_grad_enabled():
@@ -36,7 +39,7 @@ class Modulated(nn.Module, Generic[T]):
         if time not in self._at_times:
             if len(self._at_times) == _KEPT:
                 del self._at_times[next(iter(self._at_times))]
-            self._at_times[time] = self._modulations(torch.tensor([time], dtype=torch.float32, device=device))
+            self._at_times[time] = self._modulations(torch.tensor(time, dtype=torch.float32, device=device).reshape(-1))
         return self._at_times[time]
 
     def forget(self) -> None:

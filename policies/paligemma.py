@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -178,6 +178,20 @@ def prefill(stack: Sequence[GemmaLayer], prefix: Prefix, ops: Ops) -> KVContext:
         keys.append(k)
         values.append(v)
     return KVContext(tuple(keys), tuple(values), end, mask)
+
+
+class Denoising(NamedTuple):
+    """A denoising step around the expert's layers.
+
+    Attributes:
+        hidden: [B, T, D] action rows in front of the first layer.
+        stack: The layers.
+        leave: [B, T, D] behind the last layer -> the step's prediction.
+    """
+
+    hidden: Tensor
+    stack: Sequence[GemmaLayer | ModulatedLayer]
+    leave: Callable[[Tensor], Tensor]
 
 
 def denoise(

@@ -24,7 +24,8 @@ from .families import Family
 from .flow import FlowSpec, time_embedding
 from .gemma import GemmaLayer, RMSNorm, finish
 from .model import DENSE, FlowModel, Inputs, KVContext, Ops, Prefix, Seam
-from .paligemma import Dimensions, denoise, layers, place
+from .modulated import Times
+from .paligemma import Denoising, Dimensions, denoise, layers, place
 from .standardised import Standardised
 
 
@@ -108,25 +109,29 @@ class Pi0(FlowModel):
         mask = None if context.mask is None else F.pad(context.mask, (0, 1), value=True)
         return KVContext(tuple(keys), tuple(values), context.position + 1, mask)
 
-    def step(self, x: Tensor, time: Tensor | float, context: KVContext, ops: Ops = DENSE) -> Tensor:
+    def enter(self, x: Tensor, time: Times) -> Denoising:
+        """Embeds noisy actions and their flow time; see ``step``."""
+        x = x.to(self.action_in.weight.dtype)
+        action = self.action_in(x)
+        time = torch.as_tensor(time, dtype=torch.float32, device=x.device).expand(x.shape[0])
+        clock = time_embedding(time, self.config.expert_width).to(action.dtype)[:, None].expand_as(action)
+        hidden = self.time_out(F.silu(self.time_in(torch.cat([action, clock], -1))))
+        return Denoising(hidden, layers(self.expert), lambda x: self.action_out(self.expert_norm(x)).float())
+
+    def step(self, x: Tensor, time: Times, context: KVContext, ops: Ops = DENSE) -> Tensor:
         """Evaluates the velocity field.
 
         Args:
             x: [B, horizon, action_dim] noisy actions.
-            time: Flow time, a number or [B].
+            time: Flow time, a number or [B]; times that come again are numbers or a tuple of B.
             context: From ``condition``; expand it first where B holds several branches of a row.
             ops: Answers to the walk over the expert's layers; their rows are the actions.
 
         Returns:
             [B, horizon, action_dim] float32.
         """
-        x = x.to(self.action_in.weight.dtype)
-        action = self.action_in(x)
-        time = torch.as_tensor(time, dtype=torch.float32, device=x.device).expand(x.shape[0])
-        clock = time_embedding(time, self.config.expert_width).to(action.dtype)[:, None].expand_as(action)
-        hidden = self.time_out(F.silu(self.time_in(torch.cat([action, clock], -1))))
-        hidden = denoise(layers(self.expert), hidden, context, self.config.head_dim, ops)
-        return self.action_out(self.expert_norm(hidden)).float()
+        hidden, stack, leave = self.enter(x, time)
+        return leave(denoise(stack, hidden, context, self.config.head_dim, ops))
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from .families import Family
 from .flow import FlowSpec, time_embedding
 from .gemma import AdaRMSNorm, GemmaLayer, ModulatedLayer, Modulation
 from .model import DENSE, FlowModel, Inputs, KVContext, Ops, Prefix, Seam
-from .modulated import Modulated
-from .paligemma import Dimensions, denoise, layers
+from .modulated import Modulated, Times
+from .paligemma import Denoising, Dimensions, denoise, layers
 from .standardised import Standardised
 
 if TYPE_CHECKING:
@@ -94,26 +94,30 @@ class Pi05(Modulated[list[Modulation]], FlowModel):
         """Returns the context as it is: whatever the model knows of the state is in the prompt."""
         return context
 
-    def step(self, x: Tensor, time: Tensor | float, context: KVContext, ops: Ops = DENSE) -> Tensor:
-        """Evaluates the velocity field.
-
-        Args:
-            x: [B, horizon, action_dim] noisy actions.
-            time: Flow time, a number or [B].
-            context: From ``condition``; expand it first where B holds several branches of a row.
-            ops: Answers to the walk over the expert's layers; their rows are the actions.
-
-        Returns:
-            [B, horizon, action_dim] float32.
-        """
+    def enter(self, x: Tensor, time: Times) -> Denoising:
+        """Embeds noisy actions, and modulates the layers by their flow time; see ``step``."""
         *pairs, last = self.modulations(time)
         stack = [
             ModulatedLayer(layer, *pairs[2 * number : 2 * number + 2])
             for number, layer in enumerate(layers(self.expert))
         ]
         hidden = self.action_in(x.to(self.action_in.weight.dtype))
-        hidden = denoise(stack, hidden, context, self.config.head_dim, ops)
-        return self.action_out(self.expert_norm(hidden, last)).float()
+        return Denoising(hidden, stack, lambda x: self.action_out(self.expert_norm(x, last)).float())
+
+    def step(self, x: Tensor, time: Times, context: KVContext, ops: Ops = DENSE) -> Tensor:
+        """Evaluates the velocity field.
+
+        Args:
+            x: [B, horizon, action_dim] noisy actions.
+            time: Flow time, a number or [B]; times that come again are numbers or a tuple of B.
+            context: From ``condition``; expand it first where B holds several branches of a row.
+            ops: Answers to the walk over the expert's layers; their rows are the actions.
+
+        Returns:
+            [B, horizon, action_dim] float32.
+        """
+        hidden, stack, leave = self.enter(x, time)
+        return leave(denoise(stack, hidden, context, self.config.head_dim, ops))
 
     def _modulations(self, times: Tensor) -> list[Modulation]:
         """Two per layer of the expert, then that of the last norm."""

@@ -24,6 +24,8 @@ _HUB = re.compile(r"[\w.-]+/[\w.-]+")
 IN_FOLDER = "policy.safetensors"
 """The checkpoint in a folder that is a policy; ``replan train`` writes it under this name."""
 
+_PICKLED = (".pt", ".pth", ".bin", ".ckpt")
+
 OPTIONS = ("convention", "tokenizer")
 """What may follow a published folder, since its files do not say it."""
 
@@ -82,8 +84,17 @@ def open_policy(name: str | Path) -> Stored:
     if any((path / file).exists() for file in (WEIGHTS, INDEX)):
         # Not an import statement: how published folders are read is no part of the code of policies that are not one.
         return importlib.import_module(".published.folder", __package__).open_folder(path, **options)
-    reason = JAX if is_jax(path) else f"it contains neither {IN_FOLDER} nor {WEIGHTS}"
-    raise CheckpointError(f"the folder {path} is not a policy: {reason}")
+    raise CheckpointError(f"the folder {path} is not a policy: {_why_not(path)}")
+
+
+def _why_not(folder: Path) -> str:
+    """Returns why a folder is no policy."""
+    if is_jax(folder):
+        return JAX
+    pickled = sorted(file.name for file in folder.iterdir() if file.suffix in _PICKLED)
+    if pickled:
+        return f"it has pickled weights ({pickled[0]}), which are never loaded: write them as {WEIGHTS}"
+    return f"it contains neither {IN_FOLDER} nor {WEIGHTS}"
 
 
 def _options(name: str) -> tuple[str, dict[str, str]]:

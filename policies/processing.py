@@ -110,16 +110,23 @@ def incompatibilities(
     observations: gymnasium.Space[Any],
     actions: gymnasium.Space[Any],
     cameras: Sequence[str],
-    state_dim: int,
+    state_dim: int | None,
     action_dim: int,
 ) -> list[str]:
-    """Returns a phrase for each reason why a policy with these cameras and widths cannot act in these spaces."""
+    """Returns a phrase for each reason why a policy with these cameras and widths cannot act in these spaces.
+
+    A policy whose ``state_dim`` is None takes any state.
+    """
     offered: Mapping[str, Any] = getattr(observations, "spaces", {})
     existing = [name for name, space in offered.items() if len(space.shape or ()) == 3]
     state = offered["state"].shape if "state" in offered else None
     return [
         *(f"the suite has no camera {name!r}, but {existing}" for name in cameras if name not in existing),
-        *([f"the suite's state is {state}, the policy's {(state_dim,)}"] if state != (state_dim,) else []),
+        *(
+            [f"the suite's state is {state}, the policy's {(state_dim,)}"]
+            if state_dim and state != (state_dim,)
+            else []
+        ),
         *(
             [f"the suite's action is {actions.shape}, the policy's {(action_dim,)}"]
             if actions.shape != (action_dim,)
@@ -252,6 +259,18 @@ def camera_image(observation: Mapping[str, Any], camera: str, size: int) -> np.n
             f"camera {camera!r} must have sides of at least {math.ceil(size / MOST_ENLARGED)} pixels for a policy that "
             f"sees {size}, got {list(image.shape)}"
         )
+    return image
+
+
+def square_image(observation: Mapping[str, Any], camera: str, size: int) -> np.ndarray:
+    """Returns a camera's image, uint8 [S, S, 3].
+
+    Raises:
+        ObservationError: It is not square, or cannot be used; see ``camera_image``.
+    """
+    image = camera_image(observation, camera, size)
+    if image.shape[0] != image.shape[1]:
+        raise ObservationError(f"camera {camera!r} must be square, got {list(image.shape)}")
     return image
 
 

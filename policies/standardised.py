@@ -98,6 +98,11 @@ class Standardised:
         """Number of tokens that a prompt may contain."""
         return len(self.words)
 
+    @property
+    def padding(self) -> int:
+        """Token behind those of a prompt, which is never one of theirs."""
+        return 0
+
     def check(self, config: Any) -> None:
         """Raises ValueError unless a model of these dimensions fits the conventions."""
         widths = {"state": len(self.state_mean), "action": len(self.action_mean), "image": self.image_size}
@@ -150,7 +155,8 @@ class Standardised:
             tokens: [B, T], as :meth:`tokenize` has them.
             state: [B, state_dim], normalised.
         """
-        return Inputs(images=processing.pixels(images), tokens=tokens, token_mask=tokens != 0, state=state)
+        mask = tokens != self.padding
+        return Inputs(images=processing.pixels(images), tokens=tokens, token_mask=mask, state=state)
 
     def views(self, observation: Mapping[str, Any]) -> np.ndarray:
         """Returns an observation's images as the policy sees them, uint8 [V, image_size, image_size, 3]."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -35,6 +36,10 @@ class Tokenizer(Protocol):
         """Returns the tokens of a text, with those that begin and end one."""
         ...
 
+    def token(self, text: str) -> int | None:
+        """Returns the token that stands for a whole text, such as a mark; None where there is none."""
+        ...
+
 
 @dataclass(frozen=True)
 class _SentencePiece:
@@ -46,6 +51,10 @@ class _SentencePiece:
 
     def encode(self, text: str) -> list[int]:
         return self.model.encode(text, add_bos=True)
+
+    def token(self, text: str) -> int | None:
+        token = self.model.piece_to_id(text)
+        return None if token == self.model.unk_id() else token
 
 
 @dataclass(frozen=True)
@@ -59,14 +68,19 @@ class _Fast:
     def encode(self, text: str) -> list[int]:
         return self.model.encode(text).ids
 
+    def token(self, text: str) -> int | None:
+        return self.model.token_to_id(text)
 
-def find_tokenizer(folder: Path, given: str = "") -> Path:
+
+def find_tokenizer(folder: Path, given: str, where: str, names: Sequence[str] = FILES) -> Path:
     """Returns the file of the tokenizer that a policy is to be read with.
 
     Args:
         folder: The policy's folder.
         given: A file, or a folder with one, that the user named; it wins over everything else. Then comes the
             environment variable ``REPLAN_TOKENIZER``, then the policy's folder.
+        where: Where the tokenizer of this kind of policy is found, as the end of a sentence.
+        names: What its file may be called, the first that is there.
 
     Raises:
         CheckpointError: There is none.
@@ -75,12 +89,11 @@ def find_tokenizer(folder: Path, given: str = "") -> Path:
     place = Path(named) if named else folder
     if place.is_file():
         return place
-    for name in FILES:
+    for name in names:
         if (place / name).is_file():
             return place / name
     raise CheckpointError(
-        f"{place} has no tokenizer ({', '.join(FILES)}): write --tokenizer FILE or set {VARIABLE}; that of PaliGemma "
-        "is the file tokenizer.model of google/paligemma-3b-pt-224, for which its licence has to be accepted"
+        f"{place} has no tokenizer ({', '.join(names)}): write --tokenizer FILE or set {VARIABLE}; {where}"
     )
 
 
@@ -107,3 +120,21 @@ def open_tokenizer(path: Path) -> Tokenizer:
         return _Fast(model)
     except Exception as error:  # both packages raise bare exceptions
         raise CheckpointError(f"the tokenizer {path} cannot be read ({error}); fetch it again") from error
+
+
+def marks(path: Path, wanted: Sequence[str], where: str) -> dict[str, int]:
+    """Returns the token of each mark that prompts of a kind of policy have; cut into pieces, it would be another text.
+
+    Args:
+        path: The tokenizer's file.
+        wanted: The marks.
+        where: Where the tokenizer of this kind of policy is found, as the end of a sentence.
+
+    Raises:
+        CheckpointError: The tokenizer has no token for one of them.
+    """
+    tokenizer = open_tokenizer(path)
+    tokens = {mark: tokenizer.token(mark) for mark in wanted}
+    if missing := [mark for mark, token in tokens.items() if token is None]:
+        raise CheckpointError(f"the tokenizer {path} has no token for {', '.join(missing)}; {where}")
+    return {mark: token for mark, token in tokens.items() if token is not None}

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .model import Ops
+from .neurons import NeuronFFN
 
 Rope = tuple[Tensor, Tensor]
 """Cosine and sine [T, 1, head_dim / 2] of the rotary angles."""
@@ -79,7 +80,7 @@ class Attention(nn.Module):
         return x.unflatten(-1, (self.heads, -1))
 
 
-class FFN(nn.Module):
+class FFN(NeuronFFN):
     """Two matrices around a GELU."""
 
     def __init__(self, width: int, hidden: int) -> None:
@@ -93,10 +94,6 @@ class FFN(nn.Module):
     def hidden(self, x: Tensor, incoming: tuple[Tensor, ...] | None = None) -> Tensor:
         """Returns the activation [.., hidden], or [.., K] of the neurons of ``incoming``."""
         return F.gelu(F.linear(x, *(incoming or (self.up.weight, self.up.bias))), approximate="tanh")
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[.., width] -> [.., width]."""
-        return self.down(self.hidden(x))
 
 
 class WanBlock(nn.Module):

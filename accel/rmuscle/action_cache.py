@@ -38,6 +38,8 @@ class ActionCache(Method):
     name = "action_cache"
     claims = frozenset({Seam.STEP_FFN})
     activity_counters = ("neurons_reused",)
+    limit = "ratio=1"
+    papers = ("2609.19104",)
 
     def __init__(self, ratio: float = 0.5, anchors: tuple[int, ...] | None = None) -> None:
         if anchors is not None and (anchors[0] != 0 or list(anchors) != sorted(set(anchors))):
@@ -83,7 +85,7 @@ def halves(flow: FlowSpec) -> tuple[int, ...]:
 class SelectedNeurons(Ops):
     """The FFN of important neurons, as a change to the output of an anchor (rMuscle, equation 4).
 
-    An FFN it works on has ``incoming(neurons)``, ``hidden(x, incoming)`` and a linear ``down``.
+    It works on every :class:`~replan.policies.neurons.NeuronFFN`.
 
     Args:
         ratio: Share of the neurons that steps between anchors compute.
@@ -124,6 +126,10 @@ class SelectedNeurons(Ops):
             for group in self._steps
         ]
 
+    def contributions(self) -> Tensor:
+        """Returns [steps, layers, H] the contributions of the last round, of the steps that were computed."""
+        return torch.stack([torch.stack(step) for group in self._steps for step in group])
+
     def start(self, call: Call) -> None:
         """Waits for the first anchor."""
         self._group, self._steps, self._kept = -1, [[] for _ in self.anchors], dict[int, _Kept]()
@@ -151,7 +157,7 @@ class SelectedNeurons(Ops):
         else:
             self.computed, self.reused = self.computed + count, self.reused + total - count
             hidden = ffn.hidden(x, kept.incoming)
-            out = kept.out + (hidden - kept.hidden) @ kept.outgoing
+            out = ffn.changed(kept.out, kept.hidden, hidden, kept.outgoing)
             score = self._score(layer, hidden, ffn, kept)
         if score is not None:
             self._steps[self._group][-1].append(score)
@@ -163,7 +169,7 @@ class SelectedNeurons(Ops):
         """Gathers, once per group, the weights of the important neurons and what they contributed to the anchor."""
         if layer not in self._down:
             self._down[layer] = ffn.down.weight.T.contiguous()
-        outgoing = self._down[layer].index_select(0, neurons)
+        outgoing = ffn.outgoing(self._down[layer], neurons)
         return _Kept(out, neurons, hidden[..., neurons], ffn.incoming(neurons), outgoing, score)
 
     def _score(self, layer: int, hidden: Tensor, ffn: Any, kept: _Kept | None = None) -> Tensor | None:
@@ -196,16 +202,16 @@ class _Kept(NamedTuple):
         out: [1, S, width] output.
         neurons: [K] the important ones.
         hidden: [1, S, K] their activations.
-        incoming: Their weights before the activation.
-        outgoing: [K, width] their weights behind it.
+        incoming: Their weights before the activation, as the FFN gives them.
+        outgoing: Their weights behind it, likewise.
         score: [H] contributions of all neurons, where they are noted.
     """
 
     out: Tensor
     neurons: Tensor
     hidden: Tensor
-    incoming: tuple[Tensor, ...]
-    outgoing: Tensor
+    incoming: Any
+    outgoing: Any
     score: Tensor | None
 
 

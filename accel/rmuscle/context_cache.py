@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...policies.model import FlowModel, Inputs, Ops, Prefix
 from ...policies.round import Call
@@ -33,6 +34,8 @@ class ContextCache(Method):
     name = "context_cache"
     claims = frozenset({Seam.PREFILL_FFN})
     activity_counters = ("ffn_rows_reused",)
+    limit = "ratio=1"
+    papers = ("2609.19104",)
 
     def __init__(self, ratio: float = 0.4) -> None:
         self._rows = SplicedRows(ratio, keeps=True)
@@ -102,7 +105,7 @@ class SplicedRows(Ops):
         self._place[visual] = torch.arange(len(visual), device=visual.device)
         self._others = (self._place < 0).nonzero()[:, 0]
 
-    def ffn(self, layer: int, x: Tensor, ffn: nn.Module, rows: Tensor | None) -> Tensor:
+    def ffn(self, layer: int, x: Tensor, ffn: Any, rows: Tensor | None) -> Tensor:
         """Returns the outputs that are computed, among those of the reference."""
         at, others = self._visual, self._others  # rows of x that are visual, and that are not
         places = None
@@ -124,7 +127,7 @@ class SplicedRows(Ops):
             out[0, at] = old_y
             at, places = at[chosen], chosen if places is None else places[chosen]
             computed = torch.cat([at, others])
-            out[:, computed] = ffn(x[:, computed])
+            ffn.write(out, x, computed)
         if self.keeps:
             self._keep(layer, places, x[0, at], out[0, at])
         return out

@@ -44,6 +44,44 @@ class Openpi:
 
 
 @dataclass(frozen=True)
+class Groot:
+    """What a folder of GR00T N1.6 does not say.
+
+    Attributes:
+        robot: Tag of the robot, under which the folder has its statistics, views and encoders.
+        state: For each channel of the environment's state, the published group that it belongs to.
+        action: The same for its actions.
+        replan: Actions that are executed before the next round.
+        inverted: Whether a gripper is 1 open and 0 closed in the data, where the environment has -1 and 1.
+    """
+
+    robot: str
+    state: tuple[str, ...]
+    action: tuple[str, ...]
+    replan: int
+    inverted: bool
+
+
+@dataclass(frozen=True)
+class XVLAFacts:
+    """What a folder of X-VLA does not say.
+
+    Attributes:
+        views: Published names of the views, in the model's order; lerobot's folders have them.
+        domain: Number of the robot among those of the model; lerobot's folders have it where a step gives it.
+        replan: Actions that are executed before the next round; lerobot's folders have it.
+        raw: Observation keys of views that are seen as the benchmark renders them, upside down.
+        hand: Rotation vector from the frame of the state's rotation to that of the actions', for policies of poses.
+    """
+
+    views: tuple[str, ...]
+    domain: int
+    replan: int
+    raw: tuple[str, ...]
+    hand: tuple[float, float, float]
+
+
+@dataclass(frozen=True)
 class Convention:
     """How a benchmark's observations and actions meet those of published policies.
 
@@ -54,6 +92,8 @@ class Convention:
         mirror: Whether policies see the views mirrored.
         cameras: Published name of a view -> observation key.
         openpi: What checkpoints of openpi leave open, by the family.
+        groot: What folders of GR00T N1.6 leave open; None where nothing is known.
+        x_vla: The same for X-VLA.
     """
 
     state: int
@@ -62,6 +102,8 @@ class Convention:
     mirror: bool
     cameras: dict[str, str]
     openpi: dict[str, Openpi]
+    groot: Groot | None
+    x_vla: XVLAFacts | None
 
     def view(self, published: str) -> str:
         """Returns the observation key of a published view.
@@ -75,6 +117,10 @@ class Convention:
                 "in a convention of your own"
             )
         return self.cameras[published]
+
+
+_TABLES = {"groot": Groot, "x_vla": XVLAFacts}
+"""Tables that a convention may leave out, and then says nothing about policies of that layout."""
 
 
 def conventions() -> list[str]:
@@ -109,11 +155,11 @@ def read_convention(path: Path) -> Convention:
         if path.stat().st_size > _MOST:
             raise ValueError(f"it is longer than {_MOST} bytes")
         plain = tomllib.loads(path.read_text("utf-8"))
-        facts = plain.get("openpi", {})
-        if not isinstance(facts, dict) or not isinstance(plain.get("cameras", {}), dict):
+        cameras, facts = plain.get("cameras", {}), plain.get("openpi", {})
+        if not isinstance(facts, dict) or not isinstance(cameras, dict):
             raise ValueError("cameras and openpi must be tables")
-        if not all(isinstance(key, str) for key in plain.get("cameras", {}).values()):
+        if not all(isinstance(key, str) for key in cameras.values()):
             raise ValueError("every camera must be the name of an observation")
-        return from_plain(
-            Convention, {**plain, "openpi": {family: from_plain(Openpi, values) for family, values in facts.items()}}
-        )
+        tables = {name: from_plain(kind, plain[name]) if name in plain else None for name, kind in _TABLES.items()}
+        openpi = {family: from_plain(Openpi, values) for family, values in facts.items()}
+        return from_plain(Convention, {**plain, **tables, "openpi": openpi})

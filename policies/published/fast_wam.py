@@ -87,23 +87,41 @@ def load_published(
     """
     with torch.device("meta"):
         model = FastWAM(config)
+    fill(Path(path), Path(vae), latents_mean, latents_std, text, model, dtype)
+    return model
+
+
+def fill(
+    path: Path,
+    vae: Path,
+    latents_mean: Sequence[float],
+    latents_std: Sequence[float],
+    text: Tensor,
+    model: FastWAM,
+    dtype: torch.dtype,
+) -> None:
+    """Loads published weights into a model, which may be on the meta device, and puts it into evaluation mode.
+
+    Raises:
+        CheckpointError: As ``load_published`` does.
+    """
+    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     state = {
         "text.weight": text.to(dtype, copy=True),
         "vision.mean": torch.tensor(latents_mean, dtype=dtype),
         "vision.std": torch.tensor(latents_std, dtype=dtype),
     }
     for name, tensor in state.items():
-        if tensor.shape != (expected := model.state_dict()[name].shape):
-            raise CheckpointError(f"{name} must have the shape {list(expected)}, got {list(tensor.shape)}")
-    with open_source(Path(path)) as source:
+        if tensor.shape != shapes[name]:
+            raise CheckpointError(f"{name} must have the shape {list(shapes[name])}, got {list(tensor.shape)}")
+    with open_source(path) as source:
         names = {name: name for name in source.names if not name.startswith(UNUSED_PREFIX)}
         state |= source.renamed(names).read(policy_layout(model), dtype)
-    with open_source(Path(vae)) as source:
+    with open_source(vae) as source:
         names = {name: name for name in source.names if not UNUSED_VAE.match(name)}
         state |= source.renamed(names).read(vae_layout(model), dtype)
-    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     model.load_state_dict({name: _of_one_frame(tensor, shapes[name]) for name, tensor in state.items()}, assign=True)
-    return model.requires_grad_(False).eval()
+    model.requires_grad_(False).eval()
 
 
 def policy_layout(model: FastWAM) -> Layout:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,3 +33,19 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(plain, dict):
         raise CheckpointError(f"{path} must hold a table, got {type(plain).__name__}")
     return plain
+
+
+def table(values: Mapping[str, Any], name: str, where: object) -> dict[str, Any]:
+    """Returns a table within another.
+
+    Args:
+        values: The other.
+        name: Its name there.
+        where: What the other is, for messages.
+
+    Raises:
+        CheckpointError: It is missing or something else.
+    """
+    if not isinstance(values.get(name), dict):
+        raise CheckpointError(f"{where}: {name} must be a table, got {values.get(name)!r}")
+    return values[name]

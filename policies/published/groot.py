@@ -10,7 +10,7 @@ from torch import Tensor
 from ..groot import GROOT_N1_6, Groot, GrootConfig
 from ..weights import CheckpointError
 from .names import SIGLIP_LAYER, layer_names, untie
-from .reader import open_source
+from .reader import Source, open_source
 
 VISION = "backbone.model.vision_model.vision_model"
 CONNECTOR = "backbone.model.mlp1"
@@ -98,14 +98,32 @@ def load_published(path: str | Path, config: GrootConfig = GROOT_N1_6, dtype: to
     """
     with torch.device("meta"):
         model = Groot(config)
-    with open_source(Path(path)) as source:
-        names = {name: name for name in source.names}
-        if foreign := next((name for name in names if name.startswith((_OLDER, _NEWER))), None):
-            raise CheckpointError(f"{path} is another GR00T than N1.6 (it has {foreign}): only N1.6 is read")
-        untie(names, EMBEDDING, TIED)
-        used = {ours: theirs for ours, theirs in names.items() if not _unused(ours)}
-        source.renamed(used).fill(model, published_layout(model), dtype)
-    return model.requires_grad_(False).eval()
+    fill(Path(path), model, dtype)
+    return model
+
+
+def fill(path: Path, model: Groot, dtype: torch.dtype) -> None:
+    """Loads published weights into a model, which may be on the meta device, and puts it into evaluation mode.
+
+    Raises:
+        CheckpointError: As ``load_published`` does.
+    """
+    with open_source(path) as source:
+        recognise(source).fill(model, published_layout(model), dtype)
+    model.requires_grad_(False).eval()
+
+
+def recognise(source: Source) -> Source:
+    """Returns the tensors that actions depend on.
+
+    Raises:
+        CheckpointError: They are of another GR00T.
+    """
+    names = {name: name for name in source.names}
+    if foreign := next((name for name in names if name.startswith((_OLDER, _NEWER))), None):
+        raise CheckpointError(f"{source.path} is another GR00T than N1.6 (it has {foreign}): only N1.6 is read")
+    untie(names, EMBEDDING, TIED)
+    return source.renamed({ours: theirs for ours, theirs in names.items() if not _unused(ours)})
 
 
 def published_layout(model: Groot) -> dict[str, dict[str, Tensor]]:

@@ -18,9 +18,10 @@ from ..groot import GROOT_N1_6, GrootConfig
 from ..processing import SMALLEST
 from ..siglip2 import FOLD
 from ..weights import CheckpointError
-from .files import read_json
-from .groot import EMBEDDING, HEAD, LLM, TIED, VISION
-from .reader import Source, open_source
+from .files import read_json, table
+from .groot import EMBEDDING, HEAD, LLM, VISION, recognise
+from .names import count_layers
+from .reader import Source
 
 _DEFAULTS: Mapping[str, Any] = {
     "action_horizon": 16,
@@ -78,11 +79,12 @@ class Robot:
     crop: float
 
 
-def read_config(folder: Path, image_token: int = GROOT_N1_6.image_token) -> GrootConfig:
+def read_config(folder: Path, source: Source, image_token: int) -> GrootConfig:
     """Returns the dimensions of a published folder's model; most are those of its tensors.
 
     Args:
-        folder: Holds ``config.json``, the processor's files and the weights.
+        folder: Holds ``config.json`` and the processor's files.
+        source: Its weights.
         image_token: What the tokenizer makes of ``<IMG_CONTEXT>``.
 
     Raises:
@@ -108,19 +110,24 @@ def read_config(folder: Path, image_token: int = GROOT_N1_6.image_token) -> Groo
     for name, value in settings.items():
         if type(value) is not int:
             raise CheckpointError(f"{path}: {name} must be a whole number, got {value!r}")
-    with open_source(folder) as source:
-        dimensions = _dimensions(source)
     try:
-        return GrootConfig(**{**settings, **dimensions})
+        return GrootConfig(**{**settings, **_dimensions(recognise(source))})
     except ValueError as error:
         raise CheckpointError(f"{folder}: {error}") from error
+
+
+def files(folder: Path) -> list[Path]:
+    """Returns the files that ``read_config`` and ``read_robot`` read, besides the weights."""
+    home = _home(folder)
+    names = ("processor_config.json", "statistics.json", "embodiment_id.json")
+    return [folder / "config.json", *(home / name for name in names)]
 
 
 def _dimensions(source: Source) -> dict[str, int]:
     """Returns what the shapes of the tensors tell."""
     blocks, layer = f"{HEAD}.model.transformer_blocks", f"{LLM}.layers.0"
     head_dim = source.shape(f"{layer}.self_attn.q_norm.weight")[0]
-    vocab, width = source.shape(EMBEDDING if EMBEDDING in source.names else TIED)
+    vocab, width = source.shape(EMBEDDING)
     vision_width, pixels = source.shape(f"{VISION}.embeddings.patch_embedding.weight")
     robots, state_dim, robot_width = source.shape(f"{HEAD}.state_encoder.layer1.W")
     places, expert_width = source.shape(f"{HEAD}.position_embedding.weight")
@@ -128,29 +135,24 @@ def _dimensions(source: Source) -> dict[str, int]:
         "patch": math.isqrt(pixels // 3),
         "grid": math.isqrt(source.shape(f"{VISION}.embeddings.position_embedding.weight")[0]),
         "vision_width": vision_width,
-        "vision_depth": _count(source, f"{VISION}.encoder.layers."),
+        "vision_depth": count_layers(source, f"{VISION}.encoder.layers."),
         "vision_mlp": source.shape(f"{VISION}.encoder.layers.0.mlp.fc1.weight")[0],
         "width": width,
         "vocab": vocab,
         "mlp": source.shape(f"{layer}.mlp.gate_proj.weight")[0],
-        "depth": _count(source, f"{LLM}.layers."),
+        "depth": count_layers(source, f"{LLM}.layers."),
         "heads": source.shape(f"{layer}.self_attn.q_proj.weight")[0] // head_dim,
         "kv_heads": source.shape(f"{layer}.self_attn.k_proj.weight")[0] // head_dim,
         "head_dim": head_dim,
         "expert_width": expert_width,
         "expert_mlp": source.shape(f"{blocks}.0.ff.net.0.proj.weight")[0],
-        "expert_depth": _count(source, f"{blocks}."),
+        "expert_depth": count_layers(source, f"{blocks}."),
         "robot_width": robot_width,
         "robots": robots,
         "places": places,
         "state_dim": state_dim,
         "action_dim": source.shape(f"{HEAD}.action_encoder.W1.W")[1],
     }
-
-
-def _count(source: Source, prefix: str) -> int:
-    """Returns how many layers there are behind a prefix."""
-    return len({name.removeprefix(prefix).partition(".")[0] for name in source.names if name.startswith(prefix)})
 
 
 def read_robot(folder: Path, tag: str) -> Robot:
@@ -166,18 +168,18 @@ def read_robot(folder: Path, tag: str) -> Robot:
     """
     home = _home(folder)
     path, settings = home / "processor_config.json", _settings(home)
-    robots, statistics = _entry(settings, "modality_configs", path), read_json(home / "statistics.json")
+    robots, statistics = table(settings, "modality_configs", path), read_json(home / "statistics.json")
     if tag not in robots or tag not in statistics:
         known = ", ".join(sorted(robots.keys() & statistics.keys())) or "none"
         raise CheckpointError(f"{home} has no statistics and views of the robot {tag!r}; it has those of {known}")
-    parts = _entry(robots, tag, path)
+    parts = table(robots, tag, path)
     for part in ("video", "state"):
-        if (frames := _entry(parts, part, path).get("delta_indices")) != [0]:
+        if (frames := table(parts, part, path).get("delta_indices")) != [0]:
             raise CheckpointError(f"{path}: {tag} sees {part} at the steps {frames}, and only the present one is read")
     edge, crop = _edge_and_crop(folder)
     percentiles, clip = (bool(settings.get(name, default)) for name, default in _BOUNDS)
     state, action = (
-        _scales(_entry(parts, part, path), _entry(_entry(statistics, tag, home), part, home), percentiles, part)
+        _scales(table(parts, part, path), table(table(statistics, tag, home), part, home), percentiles, part)
         for part in ("state", "action")
     )
     _refuse_encodings(parts, settings, path, tag)
@@ -186,10 +188,10 @@ def read_robot(folder: Path, tag: str) -> Robot:
         raise CheckpointError(f"{home / 'embodiment_id.json'} gives the robot {tag!r} no index")
     return Robot(
         index=index,
-        cameras=_keys(_entry(parts, "video", path), f"{path}: {tag} video"),
+        cameras=_keys(table(parts, "video", path), f"{path}: {tag} video"),
         state=state.groups,
         action=action.groups,
-        horizon=len(_entry(parts, "action", path).get("delta_indices", [])),
+        horizon=len(table(parts, "action", path).get("delta_indices", [])),
         state_mean=state.mean,
         state_std=state.std,
         state_clip=tuple(bounded and clip for bounded in state.bounded),
@@ -218,7 +220,7 @@ def _scales(part: Mapping[str, Any], statistics: Mapping[str, Any], percentiles:
     standardised = part.get("mean_std_embedding_keys") or ()
     groups, means, stds, bounded = [], [], [], []
     for key in _keys(part, name):
-        group = _entry(statistics, key, f"the statistics of {name}")
+        group = table(statistics, key, f"the statistics of {name}")
         names = ("mean", "std") if key in standardised else ("q01", "q99") if percentiles else ("min", "max")
         low, high = (_numbers(group, each, f"the statistics of {name} {key}") for each in names)
         if low.shape != high.shape:
@@ -283,13 +285,7 @@ def _home(folder: Path) -> Path:
 
 def _settings(home: Path) -> Mapping[str, Any]:
     path = home / "processor_config.json"
-    return _entry(read_json(path), "processor_kwargs", path)
-
-
-def _entry(table: Mapping[str, Any], name: str, where: object) -> dict[str, Any]:
-    if not isinstance(table.get(name), dict):
-        raise CheckpointError(f"{where}: {name} must be a table, got {table.get(name)!r}")
-    return table[name]
+    return table(read_json(path), "processor_kwargs", path)
 
 
 def _keys(part: Mapping[str, Any], where: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ steps that are known here are accepted: one that is not would silently be left o
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ class Processors:
         action: How actions are scaled.
         names: Dataset's name of each observation that is renamed -> name that the policy has for it, the other way.
         absolute: Action channels that are not relative to the state; None where none is relative.
-        max_tokens: Tokens that a prompt is padded to.
+        options: Options of each step, by its name.
     """
 
     files: tuple[Path, ...]
@@ -52,7 +52,16 @@ class Processors:
     action: Scale
     names: dict[str, str]
     absolute: tuple[int, ...] | None
-    max_tokens: int
+    options: dict[str, dict[str, Any]]
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens that a prompt is padded to.
+
+        Raises:
+            CheckpointError: No step makes tokens of a prompt.
+        """
+        return whole(self.options.get("tokenizer_processor", {}), "max_length")
 
 
 def read_config(folder: Path, family: str) -> dict[str, Any]:
@@ -67,15 +76,15 @@ def read_config(folder: Path, family: str) -> dict[str, Any]:
     return config
 
 
-def whole(config: dict[str, Any], key: str) -> int:
-    """Returns a whole number of ``config.json``.
+def whole(config: Mapping[str, Any], key: str) -> int:
+    """Returns a whole number of ``config.json``, or of the options of a step.
 
     Raises:
         CheckpointError: It is missing or something else.
     """
     value = config.get(key)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise CheckpointError(f"{key} in {CONFIG} must be a whole number, got {value!r}")
+        raise CheckpointError(f"{key} must be a whole number, got {value!r}")
     return value
 
 
@@ -126,7 +135,7 @@ def read_processors(folder: Path, state: int, action: int, steps: Collection[str
         action=action_scale,
         names={new: old for old, new in renamed.items()},
         absolute=_kept(relative) if relative.get("enabled") else None,
-        max_tokens=whole(_config(before, "tokenizer_processor"), "max_length"),
+        options={name: _config(steps, name) for steps in (before, after) for name in steps},
     )
 
 

@@ -49,3 +49,9 @@ def layer_names(ours: str, theirs: str, depth: int, layer: Mapping[str, tuple[st
         for number in range(depth)
         for module, parts in layer.items()
     }
+
+
+def count_layers(source: Source, prefix: str) -> int:
+    """Returns how many layers a stack has whose names begin with a prefix: one more than the largest number."""
+    numbers = [name.removeprefix(prefix).partition(".")[0] for name in source.names if name.startswith(prefix)]
+    return 1 + max((int(number) for number in numbers if number.isdecimal()), default=0)

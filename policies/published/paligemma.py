@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from .. import processing
-from ..checkpoint import about
-from ..families import family
 from ..pi05 import Pi05Processor
-from ..processing import ObservationError
-from ..standardised import Standardised
 from ..stored import Stored
-from ..tokens import find_tokenizer, open_tokenizer
+from ..tokens import find_tokenizer
 from ..weights import CheckpointError
 from . import lerobot, openpi
 from .convention import Convention
-from .pi0 import Opened, dimensions, fill
-from .reader import files_of
+from .pi0 import Opened, dimensions, fill, recognise
+from .processor import Published, stored
+from .reader import Source
 from .statistics import Scale
 
 STEPS = 10
@@ -36,37 +32,15 @@ _TYPES = {"pi0.5": "pi05"}
 _LEROBOT_STEPS = {"pi0": ("pi0_new_line_processor",), "pi0.5": ("pi05_prepare_state_tokenizer_processor_step",)}
 
 
-@dataclass(frozen=True)
-class Tokenised(Standardised):
-    """Conventions of a policy whose text is made into tokens by a published tokenizer.
-
-    Attributes:
-        tokenizer: Its file.
-    """
-
-    tokenizer: Path = field(kw_only=True)
-
-    @property
-    def vocabulary(self) -> int:
-        """Number of tokens that a prompt may contain."""
-        return open_tokenizer(self.tokenizer).size
-
-    def tokenize(self, prompt: str) -> list[int]:
-        """Returns the padded tokens of a prompt.
-
-        Raises:
-            ObservationError: They are more than the policy reads, or none, or one is padding.
-        """
-        tokens = open_tokenizer(self.tokenizer).encode(prompt)
-        if not 0 < len(tokens) <= self.max_tokens or 0 in tokens:
-            raise ObservationError(
-                f"the prompt must have 1 to {self.max_tokens} tokens other than 0, got {len(tokens)} from {prompt!r}"
-            )
-        return tokens + [0] * (self.max_tokens - len(tokens))
+TOKENIZER = (
+    "that of PaliGemma is the file tokenizer.model of google/paligemma-3b-pt-224, for which its licence has to be "
+    "accepted"
+)
+"""Where its tokenizer is found."""
 
 
 @dataclass(frozen=True)
-class PublishedPi0(Tokenised):
+class PublishedPi0(Published):
     """Conventions of a published pi0."""
 
     def prompt(self, instruction: str, state: Tensor) -> str:
@@ -75,15 +49,15 @@ class PublishedPi0(Tokenised):
 
 
 @dataclass(frozen=True)
-class PublishedPi05(Tokenised, Pi05Processor):
+class PublishedPi05(Published, Pi05Processor):
     """Conventions of a published pi0.5."""
 
 
-def stored(opened: Opened, folder: Path, convention: Convention | None, tokenizer: str) -> Stored:
+def open_paligemma(source: Source, folder: Path, convention: Convention, tokenizer: str) -> Stored:
     """Returns a published folder as a policy.
 
     Args:
-        opened: Its weights.
+        source: Its weights.
         folder: Where they lie.
         convention: What the folder does not say.
         tokenizer: The tokenizer's file, or a folder with one; empty to look for it.
@@ -91,36 +65,21 @@ def stored(opened: Opened, folder: Path, convention: Convention | None, tokenize
     Raises:
         CheckpointError: A file is missing or damaged, or the folder and the convention do not fit each other.
     """
-    if convention is None:
-        raise CheckpointError(
-            f"{folder} is a {opened.family} of {opened.code}, which does not say how its views are called here and "
-            "what its channels are: write --convention libero, or that of a file of yours"
-        )
+    opened = recognise(source)
     read = _of_lerobot if opened.code == "lerobot" else _of_openpi
     facts, config, files = read(opened, folder, convention)
-    path = find_tokenizer(folder, tokenizer)
-    kind: Any = PublishedPi05 if opened.family == "pi0.5" else PublishedPi0
-    with about(folder):
-        processor = kind(
-            image_size=config.image_size,
-            words=(),
-            gripper=convention.gripper,
-            mirror=convention.mirror,
-            tokenizer=path,
-            **facts,
-        )
-        processor.check(config)
-    weights = files_of(folder)
-    return Stored(
-        path=weights[0],
-        files=(*weights, *files, path),
-        layout=f"{opened.code}, {opened.family}",
-        family=family(opened.family),
-        config=config,
-        processor=processor,
-        card={},
-        fill=partial(fill, folder),
+    path = find_tokenizer(folder, tokenizer, TOKENIZER)
+    values = dict(
+        image_size=config.image_size,
+        words=(),
+        gripper=convention.gripper,
+        mirror=convention.mirror,
+        tokenizer=path,
+        **facts,
     )
+    kind = PublishedPi05 if opened.family == "pi0.5" else PublishedPi0
+    layout = f"{opened.code}, {opened.family}"
+    return stored(folder, layout, opened.family, config, (kind, values), [*files, path], fill)
 
 
 def _of_openpi(opened: Opened, folder: Path, convention: Convention) -> tuple[dict[str, Any], Any, list[Path]]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..pi0 import PI0, Pi0, Pi0Config
 from ..pi05 import PI05, Pi05, Pi05Config
 from ..weights import CheckpointError
-from .names import SIGLIP_LAYER, layer_names, untie, without_prefix
+from .names import SIGLIP_LAYER, count_layers, layer_names, untie, without_prefix
 from .reader import Source, open_source
 
 _VLM = "paligemma_with_expert.paligemma.model.language_model"
@@ -193,11 +193,11 @@ def dimensions(source: Source, family: str, horizon: int, steps: int) -> Pi0Conf
         image_size=math.isqrt(positions) * patch[-1],
         stem=((patch[0], patch[-1], patch[-1]),),
         vision_width=patch[0],
-        vision_depth=_depth(source, f"{_VISION}.encoder.layers."),
+        vision_depth=count_layers(source, f"{_VISION}.encoder.layers."),
         vision_mlp=source.shape(f"{_VISION}.encoder.layers.0.mlp.fc1.weight")[0],
         width=width,
         mlp=source.shape(f"{_VLM}.layers.0.mlp.gate_proj.weight")[0],
-        depth=max(_depth(source, f"{_VLM}.layers."), _depth(source, f"{_EXPERT}.layers.")),
+        depth=max(count_layers(source, f"{_VLM}.layers."), count_layers(source, f"{_EXPERT}.layers.")),
         heads=queries // head_dim,
         head_dim=head_dim,
         expert_width=expert_width,
@@ -213,11 +213,6 @@ def dimensions(source: Source, family: str, horizon: int, steps: int) -> Pi0Conf
         return Pi0Config(**values, state_dim=source.shape("state_proj.weight")[1])
     except ValueError as error:
         raise CheckpointError(f"the shapes of {source.path} are not those of a {family}: {error}") from error
-
-
-def _depth(source: Source, prefix: str) -> int:
-    numbers = [name.removeprefix(prefix).partition(".")[0] for name in source.names if name.startswith(prefix)]
-    return 1 + max((int(number) for number in numbers if number.isdecimal()), default=0)
 
 
 def published_layout(model: Pi0 | Pi05) -> dict[str, dict[str, Tensor]]:

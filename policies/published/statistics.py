@@ -27,6 +27,11 @@ class Scale:
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
+    @staticmethod
+    def of_nothing(channels: int) -> Scale:
+        """Returns the scale that changes nothing."""
+        return Scale((0.0,) * channels, (1.0,) * channels)
+
 
 def scale(
     what: str, mode: str, statistics: Mapping[str, Sequence[float]], channels: int, *, added: float = 0.0
@@ -47,7 +52,7 @@ def scale(
     if mode not in MODES:
         raise CheckpointError(f"the {what} is normalised by {mode!r}; known are {', '.join(MODES)}")
     if mode == "IDENTITY":
-        return Scale((0.0,) * channels, (1.0,) * channels)
+        return Scale.of_nothing(channels)
     names = RANGES.get(mode, ("mean", "std"))
     first, second = values = [_channels(what, name, statistics, channels) for name in names]
     if mode == "MEAN_STD":

@@ -204,7 +204,7 @@ def test_the_distance_of_a_step_is_that_steps(flash_policy, observation):
 
     def endpoints_of(chunk):
         stages = call.stages  # a velocity that leads from any point to zero
-        call.stages = stages._replace(step=lambda x, times, context, ops: x / times[:, None, None])
+        call.stages = stages._replace(step=lambda x, times, context, ops: x / torch.tensor(times)[:, None, None])
         try:
             return method.verify(call, chunk)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -52,6 +53,33 @@ CONVENTIONS = dict(
 """Of the processors of tiny models, for the observation that conftest.py has."""
 
 
+OLDER_XVLA = (
+    (r"(convs\.\d+)\.conv\.", r"\1.proj."),
+    (r"_block\.(conv\d)\.", r"_block.\1.fn.dw."),
+    (r"(window|channel)_attn\.", r"\1_attn.fn."),
+    (r"spatial_block\.norm1\.", "spatial_block.window_attn.norm."),
+    (r"channel_block\.norm1\.", "channel_block.channel_attn.norm."),
+    (r"_block\.norm2\.", "_block.ffn.norm."),
+    (r"_block\.ffn\.fc", "_block.ffn.fn.net.fc"),
+    (r"multi_modal_projector\.image_position_embed", "image_pos_embed"),
+    (r"multi_modal_projector\.", ""),
+    (r"vlm\.language_model\.", "vlm.language_model.model."),
+)
+"""Names of X-VLA in transformers' layout, and what they are in that of Microsoft's code."""
+
+
+def older(weights):
+    """X-VLA's weights in the layout of Microsoft's code."""
+    renamed = {}
+    for name, tensor in weights.items():
+        for pattern, replacement in OLDER_XVLA:
+            name = re.sub(pattern, replacement, name)
+        renamed[name] = tensor
+    renamed["model.vlm.image_projection"] = renamed.pop("model.vlm.image_projection.weight").T
+    renamed["model.vlm.language_model.final_logits_bias"] = torch.zeros(1, 12)
+    return renamed
+
+
 def recorded(file, group):
     with safe_open(GOLDEN / file, "pt") as opened:
         return {n.removeprefix(group): opened.get_tensor(n) for n in opened.keys() if n.startswith(group)}
@@ -71,10 +99,10 @@ def relative(ours, theirs):
 def run(model, inputs, noise):
     """One round by the code that every evaluation runs; returns it and the first velocity."""
     inputs = inputs.to(model.device, model.dtype)
-    prefix, watch = model.encode(inputs), Stopwatch(model.device)
-    call = Call(inputs, "", prefix, noise, 0, np.zeros((0, 1)), model.horizon, model.stages(), watch)
+    watch = Stopwatch(model.device)
+    call = Call(inputs, "", noise, 0, np.zeros((0, 1)), model.horizon, model.stages(), watch)
     full_path(model, Methods(), call)
-    assert torch.equal(dense(model, prefix, inputs, noise), call.chunk)
+    assert torch.equal(dense(model, call.prefix, inputs, noise), call.chunk)
     return call, model.step(noise, 1.0, model.condition(call.context, inputs))
 
 

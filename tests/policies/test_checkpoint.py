@@ -224,6 +224,7 @@ def test_a_file_that_is_no_checkpoint_is_called_what_it_is(tmp_path, content, me
     [
         (["params/_METADATA"], "is a JAX checkpoint.*convert_jax_model_to_pytorch"),
         ([], r"contains neither policy\.safetensors nor model\.safetensors"),
+        (["config.json", "libero_uncond_2cam224.pt"], r"has pickled weights \(libero_uncond_2cam224\.pt\), which are"),
     ],
 )
 def test_a_folder_that_is_no_policy_is_called_what_it_is(tmp_path, made, message):
@@ -239,9 +240,10 @@ def test_a_hub_id_and_a_published_file_are_called_that(tmp_path):
         CheckpointError, match="'lerobot/pi0': no such file or folder; nothing is downloaded: fetch a Hub"
     ):
         load_policy("lerobot/pi0")
-    path = write(tmp_path / "model.safetensors", {"paligemma_with_expert.lm_head.weight": torch.zeros(1)}, None)
-    with pytest.raises(CheckpointError, match="carries no replan header: it is a published pi0"):
-        load_policy(path)
+    for name in ("model.safetensors", "model-00001-of-00002.safetensors"):
+        path = write(tmp_path / name, {"action_head.position_embedding.weight": torch.zeros(1)}, None)
+        with pytest.raises(CheckpointError, match="no replan header: it is part of a published folder: name that"):
+            load_policy(path)
 
 
 def test_text_of_a_file_reaches_a_terminal_in_one_printable_line(policy_file, tmp_path):

@@ -7,27 +7,15 @@ import groot_recording as recording
 import numpy as np
 import pytest
 import torch
+from family_folders import GROOT_CONFIG, GROOT_PROCESSOR
 from parity import relative, write
 from replan.policies.groot_processor import GrootProcessor
+from replan.policies.published import groot_folder
 from replan.policies.published.groot import TIED, load_published
-from replan.policies.published.groot_folder import read_config, read_robot
+from replan.policies.published.groot_folder import read_robot
+from replan.policies.published.reader import open_source
 from replan.policies.weights import CheckpointError
 
-JOINTS = ("x", "gripper")
-CONFIG = {
-    "model_type": "Gr00tN1d6",
-    "architectures": ["Gr00tN1d6"],
-    "model_name": "nvidia/Eagle-Block2A-2B-v2",
-    "select_layer": 3,
-    "action_horizon": 8,
-    "num_inference_timesteps": 4,
-    "num_timestep_buckets": 1000,
-    "use_alternate_vl_dit": True,
-    "attend_text_every_n_blocks": 2,
-    "use_vlln": True,
-    "add_pos_embed": True,
-    "diffusion_model_cfg": {"num_layers": 8, "num_attention_heads": 4, "attention_head_dim": 16},
-}
 ROBOT = {
     "video": {"delta_indices": [0], "modality_keys": ["image", "wrist_image"]},
     "state": {"delta_indices": [0], "modality_keys": ["arm", "gripper"], "mean_std_embedding_keys": None},
@@ -39,19 +27,7 @@ ROBOT = {
     },
     "language": {"delta_indices": [0], "modality_keys": ["annotation.human.action.task_description"]},
 }
-PROCESSOR = {
-    "modality_configs": {"libero_panda": ROBOT, "gr1": ROBOT},
-    "image_crop_size": [230, 230],
-    "image_target_size": [256, 256],
-    "use_albumentations": True,
-    "shortest_image_edge": 256,
-    "crop_fraction": 0.95,
-    "formalize_language": True,
-    "use_percentiles": False,
-    "clip_outliers": True,
-    "apply_sincos_state_encoding": False,
-    "use_relative_action": False,
-}
+PROCESSOR = GROOT_PROCESSOR | {"modality_configs": {"libero_panda": ROBOT, "gr1": ROBOT}}
 
 
 def group(low, high):
@@ -68,10 +44,15 @@ STATISTICS = {
 }
 
 
+def read_config(folder, image_token):
+    with open_source(folder) as source:
+        return groot_folder.read_config(folder, source, image_token)
+
+
 @pytest.fixture
 def folder(tmp_path):
     write(tmp_path / "model.safetensors", recording.weights())
-    files = {"config": CONFIG, "statistics": STATISTICS, "embodiment_id": {"libero_panda": 2, "gr1": 20}}
+    files = {"config": GROOT_CONFIG, "statistics": STATISTICS, "embodiment_id": {"libero_panda": 2, "gr1": 20}}
     for name, values in (files | {"processor_config": {"processor_kwargs": PROCESSOR}}).items():
         (tmp_path / f"{name}.json").write_text(json.dumps(values))
     return tmp_path

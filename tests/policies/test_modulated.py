@@ -27,14 +27,15 @@ def module():
 
 
 @torch.no_grad()
-def test_those_of_a_number_are_computed_once_and_those_of_a_tensor_each_time(module):
+def test_those_of_numbers_are_computed_once_and_those_of_a_tensor_each_time(module):
     for _ in range(2):
         assert module.modulations(0.5).tolist() == [1.0]
-    assert module.computed == 1
+        assert module.modulations((0.5, 1.0)).tolist() == [1.0, 2.0]
+    assert module.computed == 2
     for time in (torch.tensor(0.5), torch.tensor([0.5])):
         assert module.modulations(time).tolist() == [1.0]
     assert module.modulations(torch.tensor([0.5, 1.0])).tolist() == [1.0, 2.0]
-    assert module.computed == 4
+    assert module.computed == 5
 
 
 def test_nothing_is_kept_where_weights_are_trained(module):

@@ -5,11 +5,25 @@ import json
 import shutil
 from pathlib import Path
 
+import folders
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from folders import ACTION, CONFIGS, LAYOUTS, STATE, fast_file, lerobot_folder, sharded
+from family_folders import OTHERS
+from folders import (
+    ACTION,
+    CONFIGS,
+    INSTRUCTION,
+    LAYOUTS,
+    STATE,
+    edit,
+    fast_file,
+    lerobot_folder,
+    named,
+    rename,
+    sharded,
+)
 from parity import write
 from replan import accel
 from replan.accel.flash.draft import Draft, DraftConfig, draft_path, save_draft
@@ -22,19 +36,18 @@ from replan.policies.tokens import VARIABLE
 from replan.policies.weights import CheckpointError
 from safetensors.torch import load_file
 
-INSTRUCTION = "pick up the alphabet soup and place it in the basket"
 BOTH = [(layout, family) for layout in LAYOUTS for family in CONFIGS]
+ALL = [*BOTH, *((layout, "") for layout in OTHERS)]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """Folders by layout and family, not to be changed."""
-    folders = {}
-    for layout, family in BOTH:
-        folders[layout, family] = tmp_path_factory.mktemp("published") / f"{layout}-{family}"
-        folders[layout, family].mkdir()
-        LAYOUTS[layout](folders[layout, family], family)
-    return folders
+    made = {}
+    for layout, family in ALL:
+        folder = made[layout, family] = tmp_path_factory.mktemp("published")
+        LAYOUTS[layout](folder, family) if family else OTHERS[layout](folder)
+    return made
 
 
 @pytest.fixture
@@ -47,23 +60,7 @@ def copy(made, tmp_path):
 
 @pytest.fixture
 def scene():
-    rng = np.random.default_rng(0)
-    return {
-        "agentview": rng.integers(0, 256, (256, 256, 3), np.uint8),
-        "wrist": rng.integers(0, 256, (256, 256, 3), np.uint8),
-        "state": rng.normal(size=STATE).astype(np.float32),
-        "instruction": INSTRUCTION,
-    }
-
-
-def named(folder, **options):
-    return ":".join([str(folder), *(f"{key}={value}" for key, value in {"convention": "libero", **options}.items())])
-
-
-def edit(file, change):
-    plain = json.loads(file.read_text())
-    change(plain)
-    file.write_text(json.dumps(plain))
+    return folders.scene()
 
 
 def statistics(folder):
@@ -192,7 +189,7 @@ def test_a_tokenizer_is_found_by_flag_then_variable_then_folder(made, copy, tmp_
         open_policy(named(folder))
 
 
-@pytest.mark.parametrize(("layout", "family"), BOTH)
+@pytest.mark.parametrize(("layout", "family"), ALL)
 def test_every_file_is_part_of_the_identity(copy, layout, family):
     folder = copy(layout, family)
     (folder / "notes.txt").write_text("not read")
@@ -210,11 +207,6 @@ def test_every_file_is_part_of_the_identity(copy, layout, family):
     first = min(weights)
     write(folder / "model.safetensors", {**weights, first: weights[first] + 1})
     assert Registry().policy(name).files.digests != before
-
-
-def rename(weights, old, new):
-    (name,) = [each for each in weights if each.endswith(old)]
-    return {new if each == name else each: value for each, value in weights.items()}
 
 
 @pytest.mark.parametrize(("layout", "family"), BOTH)
@@ -304,7 +296,7 @@ PRE = "policy_preprocessor.json"
         ),
         (
             lambda f: edit(f / "config.json", lambda p: p.update(chunk_size="10")),
-            "chunk_size in config.json must be a whole",
+            "chunk_size must be a whole",
         ),
         (lambda f: edit(f / "config.json", lambda p: p.update(n_action_steps=11)), "replan window of 11 do not fit"),
         (lambda f: edit(f / "config.json", lambda p: p.update(input_features={})), "names no image in input_features"),
@@ -386,7 +378,9 @@ def test_what_a_folder_does_not_say_has_to_be_said(made, policy_file):
     folder = made["openpi", "pi0"]
     with pytest.raises(CheckpointError, match="which does not say how its views .*: write --convention libero"):
         open_policy(str(folder))
-    with pytest.raises(CheckpointError, match="unknown convention 'liberty'; known are libero, and FILE.toml"):
+    with pytest.raises(
+        CheckpointError, match="unknown convention 'liberty'; known are libero, robotwin, and FILE.toml"
+    ):
         open_policy(named(folder, convention="liberty"))
     with pytest.raises(CheckpointError, match="is followed by 'window=3'; a policy takes convention and tokenizer"):
         open_policy(named(folder, window=3))
@@ -423,12 +417,24 @@ def test_a_convention_of_ones_own_is_part_of_the_identity(made, tmp_path):
     assert "libero" in conventions()
 
 
+def test_a_folder_of_lerobot_acts_with_two_arms(tmp_path):
+    views = ("head_camera", "left_camera", "right_camera")
+    folder = lerobot_folder(tmp_path, "pi0", views=views, state=14, action=14)
+    policy = load_policy(named(folder, convention="robotwin"))
+    rng = np.random.default_rng(0)
+    seen = {name: rng.integers(0, 256, (240, 320, 3), np.uint8) for name in ("head", "left_wrist", "right_wrist")}
+    given = {**seen, "state": rng.normal(size=14).astype(np.float32), "instruction": INSTRUCTION}
+    assert ChunkAgent(policy).act(given).shape == (14,)
+    assert policy.processor.gripper == (6, 13) and not policy.processor.mirror
+    assert policy.processor.cameras == tuple(seen)
+
+
 def test_nothing_is_executed_from_a_folder(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"\x80\x04.")
     with pytest.raises(CheckpointError, match="pickled file, which is never loaded"):
         open_policy(named(tmp_path))
     write(tmp_path / "model.safetensors", {"some.weight": torch.zeros(1)})
-    with pytest.raises(CheckpointError, match="have no known layout .*; known are pi0 and pi0.5 of openpi"):
+    with pytest.raises(CheckpointError, match="have no known layout .*; known are a pi0 or pi0.5 of openpi"):
         open_policy(named(tmp_path))
 
 
@@ -444,27 +450,38 @@ def test_inspect_shows_what_was_recognised(made):
     assert done.exit_code == 0, done.output
     for shown in ("lerobot, pi0.5", "agentview, wrist", "mirror        True", "State: 128 128"):
         assert shown in done.output
+    weights = Registry().policy(f"{made['lerobot', 'pi0.5']}:convention=libero").files.digest  # of its rows
+    assert weights[:60] in done.output
 
 
-@pytest.fixture(scope="module")
-def libero():
+@pytest.fixture(scope="module", params=["delta", "absolute"])
+def libero(request):
     if importlib.util.find_spec("libero") is None:
         pytest.skip("LIBERO is not installed; run `replan setup libero`")
     registry = Registry()
-    env = registry.environment(registry.suites()["libero_object"], {})
-    yield env
+    env = registry.environment(registry.suites()["libero_object"], {"controller": request.param})
+    yield request.param, env
     env.close()
 
 
-@pytest.mark.parametrize(("layout", "family"), BOTH)
+IN_LIBERO = [*BOTH, *((layout, "") for layout in ("groot_n1.6", "lerobot, x_vla", "fast_wam"))]
+
+
+@pytest.mark.parametrize(("layout", "family"), IN_LIBERO)
 def test_a_folder_acts_in_libero(libero, made, layout, family):
     """Random weights: observations go in and actions come out as published policies have them."""
+    controller, env = libero
     registry, policy = Registry(), named(made[layout, family])
-    assert registry.policy(policy).incompatibilities(libero.observation_space, libero.action_space) == []
+    reasons = registry.policy(policy).incompatibilities(env.observation_space, env.action_space)
+    if controller != ("absolute" if "x_vla" in layout else "delta"):
+        if controller == "delta":
+            assert reasons and "absolute poses" in reasons[0] and "--set controller=absolute" in reasons[0]
+        return
+    assert reasons == []
     agent = registry.agent(policy, "few_step", "float32", "cpu")
-    libero.unwrapped.cameras_on = True
-    observation, _ = libero.reset(seed=0, options={"task": INSTRUCTION.replace(" ", "_"), "init_state": 0})
+    env.unwrapped.cameras_on = True
+    observation, _ = env.reset(seed=0, options={"task": INSTRUCTION.replace(" ", "_"), "init_state": 0})
     assert observation["instruction"] == INSTRUCTION
     agent.reset(0)
-    for _ in range(6):  # into the second round
-        observation, *_ = libero.step(agent.act(observation))
+    for _ in range(6):  # into the second round, where a round is short
+        observation, *_ = env.step(agent.act(observation))

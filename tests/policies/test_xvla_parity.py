@@ -1,14 +1,13 @@
 """Our X-VLA against lerobot's, on weights, inputs and results recorded by tests/golden/make_xvla.py."""
 
 import json
-import re
 from dataclasses import replace
 
 import parity
 import pytest
 import torch
 from parity import GOLDEN as FOLDER
-from parity import recorded, relative, write
+from parity import older, recorded, relative, write
 from replan.policies import davit, florence, wan, xvla
 from replan.policies.checkpoint import CheckpointError
 from replan.policies.flow import FlowSpec
@@ -322,31 +321,7 @@ def test_the_full_size_model_has_the_published_names_and_shapes():
     assert X_VLA.tokens_per_view == 50
 
 
-def older(weights):
-    """The same weights in the layout of Microsoft's code."""
-    renamed = {}
-    for name, tensor in weights.items():
-        for pattern, replacement in OLDER:
-            name = re.sub(pattern, replacement, name)
-        renamed[name] = tensor
-    renamed["model.vlm.image_projection"] = renamed.pop("model.vlm.image_projection.weight").T
-    renamed["model.vlm.language_model.final_logits_bias"] = torch.zeros(1, 12)
-    return renamed
-
-
 TABLE = "model.vlm.multi_modal_projector.visual_temporal_embed.pos_idx_to_embed"
-OLDER = (
-    (r"(convs\.\d+)\.conv\.", r"\1.proj."),
-    (r"_block\.(conv\d)\.", r"_block.\1.fn.dw."),
-    (r"(window|channel)_attn\.", r"\1_attn.fn."),
-    (r"spatial_block\.norm1\.", "spatial_block.window_attn.norm."),
-    (r"channel_block\.norm1\.", "channel_block.channel_attn.norm."),
-    (r"_block\.norm2\.", "_block.ffn.norm."),
-    (r"_block\.ffn\.fc", "_block.ffn.fn.net.fc"),
-    (r"multi_modal_projector\.image_position_embed", "image_pos_embed"),
-    (r"multi_modal_projector\.", ""),
-    (r"vlm\.language_model\.", "vlm.language_model.model."),
-)
 
 
 @pytest.mark.parametrize("layout", ["older", "authors'", "older of the authors", "tied under the other name"])
