@@ -23,7 +23,7 @@ def measured(written, make):
 
 
 def test_a_charge_is_the_mean_on_the_same_cell_else_the_median_round(measured):
-    by_cell = {row.init_state: row.key for row in measured["flash"].done.values()}
+    by_cell = {row.init_state: (row.key, 1) for row in measured["flash"].done.values()}  # the round after the first
     charged = charges(measured["flash"], measured["dense"])
     assert charged == {by_cell[0]: 25 * MS, by_cell[1]: 40 * MS, by_cell[2]: 32.5 * MS, by_cell[3]: 32.5 * MS}
     assert set(charges(measured["flash"], None).values()) == {6 * MS}
@@ -31,5 +31,5 @@ def test_a_charge_is_the_mean_on_the_same_cell_else_the_median_round(measured):
 
 def test_a_charge_is_time_in_which_no_action_was_executed(measured):
     episode = measured["flash"].done[next(iter(measured["flash"].done))]
-    assert spans(episode, {episode.key: 25.0 * MS}) == [(6 * MS, 10), (25 * MS, 0)]
+    assert spans(episode, {(episode.key, 1): 25.0 * MS}) == [(6 * MS, 10), (25 * MS, 0)]
     assert spans(episode, {}) == [(6 * MS, 10)]
