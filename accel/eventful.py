@@ -25,6 +25,8 @@ class Eventful(RowsMethod):
     """
 
     name = "eventful"
+    limit = "ratio=1"
+    papers = ("2308.13494",)
 
     def __init__(self, ratio: float = 0.5) -> None:
         super().__init__(_Gated(check_share(self.name, "ratio", ratio)))

@@ -28,6 +28,8 @@ class FastV(RowsMethod):
 
     name = "fastv"
     claims = frozenset({Seam.PREFILL_ROWS, Seam.PREFILL_FFN})
+    limit = "keep=1"
+    papers = ("2403.06764",)
     activity_counters = ("rows_pruned",)
 
     def __init__(self, layer: int = 2, keep: float = 0.5) -> None:

@@ -30,6 +30,8 @@ class ToMe(RowsMethod):
 
     name = "tome"
     claims = frozenset({Seam.PREFILL_ROWS, Seam.PREFILL_FFN})
+    limit = "merge=0"
+    papers = ("2210.09461",)
     activity_counters = ("rows_merged",)
 
     def __init__(self, merge: float = 0.05) -> None:

@@ -36,6 +36,8 @@ class VLACache(RowsMethod):
     """
 
     name = "vla_cache"
+    limit = "static=0"
+    papers = ("2502.02175",)
 
     def __init__(
         self,

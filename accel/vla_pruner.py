@@ -37,6 +37,8 @@ class VLAPruner(RowsMethod):
 
     name = "vla_pruner"
     claims = frozenset({Seam.PREFILL_ROWS, Seam.PREFILL_FFN})
+    limit = "keep=1"
+    papers = ("2511.16449",)
     activity_counters = ("rows_pruned",)
 
     def __init__(self, layer: int = 3, keep: float = 0.5, window: int = 3, decay: float = 0.8) -> None:

@@ -40,6 +40,8 @@ class WAMCache(RowsMethod):
     """
 
     name = "wam_cache"
+    limit = "attention=1"
+    papers = ("2610.11401",)
 
     def __init__(self, attention: float = 0.4, surprise: float = 0.1, age: int = 2, rule: str = "both") -> None:
         if not (0 <= attention <= 1 and 0 <= surprise <= 1):
