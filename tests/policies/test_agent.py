@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 from replan.policies.agent import ChunkAgent
 from replan.policies.call import call_policy, dense
-from replan.policies.round import Proposal
+from replan.policies.round import Proposal, Stopwatch
 from replan.policies.seams import Method, Methods, Seam
 
 
@@ -213,3 +214,14 @@ def test_noise_is_a_fixed_function_of_the_episode_and_the_step(policy, observati
             words = np.random.SeedSequence([5, step]).generate_state(1, np.uint64)
             generator = torch.Generator().manual_seed(int(words[0]) // 2)
             assert torch.equal(agent.round.call.noise, torch.randn((1, 16, 7), generator=generator))
+
+
+def test_a_stage_inside_a_stage_is_counted_once():
+    watch = Stopwatch(torch.device("cpu"))
+    with watch.stage("outer"):
+        with watch.stage("inner"):
+            time.sleep(0.02)
+        with watch.stage("other"):
+            time.sleep(0.02)
+    stages = watch.stages_ns
+    assert 0 <= stages["outer"] < stages["inner"] and sum(stages.values()) <= watch.read()[0]
