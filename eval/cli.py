@@ -26,6 +26,7 @@ from ..files import is_wrong_path
 from ..results.escaping import visible
 from ..results.store import StoreError, StoreUnavailable
 from .commands import CommandFailed, show
+from .commands.analyze import analyze
 from .commands.bench import bench
 from .commands.board import board
 from .commands.collect import collect
@@ -33,6 +34,7 @@ from .commands.compare import compare
 from .commands.envs import envs
 from .commands.evaluate import evaluate_command
 from .commands.library import library
+from .commands.methods import methods
 from .commands.policy import policy
 from .commands.serve import serve_command
 from .commands.setup import doctor, setup
@@ -59,9 +61,11 @@ for command in (
     board,
     compare,
     bench,
+    analyze,
     verify,
     policy,
     envs,
+    methods,
     setup,
     doctor,
     collect,

@@ -10,8 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..results.addresses import files_digest
 from ..results.schema import Mark, Run, RunIdentity, machine_digest
-from .cells import Actors, address, combinations
+from .cells import Actors, combinations
 from .claims import shared_cores
 from .clock import Profile
 
@@ -103,9 +104,7 @@ def _marks(spec: Spec, methods: Iterable[MethodInfo], latency: LatencySource, re
 def _files(policy: str, actors: Actors) -> dict[str, str]:
     """Returns a digest of the files of a policy with each method, by method."""
     return {
-        method: address([actor.weights, sorted(actor.files)])[:16]
-        for (name, method), actor in actors.items()
-        if name == policy
+        method: files_digest(actor.weights, actor.files) for (name, method), actor in actors.items() if name == policy
     }
 
 

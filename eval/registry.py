@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     import gymnasium
     import numpy as np
 
+    from ..accel.catalogue import Entry
     from ..envs import Suite
     from ..policies.policy import Policy
     from ..policies.seams import Method
+    from ..policies.snapshot import Snapshot
     from .offered import OfferedPolicy
     from .remote.client import RemotePolicy
 
@@ -29,7 +31,18 @@ if TYPE_CHECKING:
 
 
 # What an episode is, besides its suite. Not what these import: how an episode is requested or stored decides nothing.
-EPISODE = tuple(f"replan.{name}" for name in ("envs.realtime", "eval.cells", "eval.clock", "eval.rows", "eval.worker"))
+EPISODE = tuple(
+    f"replan.{name}"
+    for name in (
+        "envs.realtime",
+        "eval.cells",
+        "eval.clock",
+        "eval.rows",
+        "eval.worker",
+        "policies.snapshot",
+        "results.addresses",
+    )
+)
 AGENT = ("replan.policies.agent", "replan.policies.policy")
 
 
@@ -146,6 +159,14 @@ class Files:
         """The contents without their names, in a fixed order: a copy elsewhere is the same."""
         return tuple(sorted(self.sha256.values()))
 
+    @property
+    def digest(self) -> str:
+        """One digest of all contents: what rows call a policy's weights. Empty where there are no files."""
+        from ..policies.checkpoint import joined
+
+        digests = self.digests
+        return joined(digests) if digests else ""
+
 
 def _file_digest(path: Path) -> str:
     status = path.stat()  # a file that is copied here may bring the time of its last write along, and no other
@@ -216,6 +237,8 @@ class Registry:
 
     def __init__(self) -> None:
         self._policies: dict[str, Policy] = {}  # one copy of the weights per process, whatever the number of methods
+        self._paths: dict[str, Path] = {}  # of each policy that was recognised, which takes a published folder seconds
+        self._snapshots: dict[str, Snapshot] = {}  # of each when it was loaded
 
     def suites(self) -> Mapping[str, Suite]:
         """Returns the suites by name."""
@@ -252,6 +275,7 @@ class Registry:
         if other := self._other(name):
             return other.policy()
         stored = open_policy(name)
+        self._paths[name] = stored.path
         suites = stored.card.get("suites")
         kinds = type(stored.config), stored.family.model, type(stored.processor)
         return PolicyInfo(
@@ -262,6 +286,12 @@ class Registry:
             incompatibilities=stored.processor.incompatibilities,
         )
 
+    def methods(self) -> tuple[list[Entry], dict[str, str]]:
+        """Returns what there is to say about every method, and why others cannot be used, by name."""
+        from .. import accel
+
+        return accel.every_method()
+
     def method(self, spec: str, policy: str) -> MethodInfo:
         """Describes a method, such as ``flash:delta=0.1+dp_cache``, on a policy.
 
@@ -269,12 +299,14 @@ class Registry:
             ValueError: There is no such method or policy.
             BadInput: A file that the method needs for this policy is missing.
         """
-        from ..policies.policy import open_policy
         from ..policies.seams import Seam, naming, needed_files
 
         if other := self._other(policy):
             return other.method(spec)
-        path, parts, paths = open_policy(policy).path, _parts(spec), {}
+        if policy not in self._paths:
+            self.policy(policy)
+        path, parts, paths = self._paths[policy], _parts(spec), {}
+        other_routes = {Seam.ROUND, Seam.WINDOW, Seam.CONTEXT, Seam.PREDICTION}  # they leave the full one as it is
         for part in parts:
             for file in needed_files(part, path):
                 if not file.exists():
@@ -289,7 +321,7 @@ class Registry:
             files=Files(paths),
             activity_counters=tuple(counter for part in parts for counter in part.activity_counters),
             routes=tuple(dict.fromkeys(route for part in parts for route in part.routes)),
-            reschedules=tuple(part.name for part in parts if part.claims - {Seam.ROUND, Seam.PREDICTION}),
+            reschedules=tuple(part.name for part in parts if part.claims - other_routes),
             ordered=any(part.ordered for part in parts),
             code=source.digest(source.imported(*_modules(*map(type, parts))) - source.imported(*AGENT)),
             first_observations=firsts,
@@ -325,12 +357,14 @@ class Registry:
         from .. import accel
         from ..policies.agent import ChunkAgent
         from ..policies.policy import load_policy
+        from ..policies.snapshot import snapshot
 
         torch.set_num_threads(1)  # more would make workers wait for each other, and change sums
         if other := self._other(policy):
             return other.agent(method, dtype, device)
         if policy not in self._policies:
             self._policies[policy] = load_policy(policy, dtype=getattr(torch, dtype), device=device)
+            self._snapshots[policy] = snapshot(self._policies[policy])
         return ChunkAgent(self._policies[policy], accel.parse(method))
 
     def _other(self, name: str) -> RemotePolicy | OfferedPolicy | None:
@@ -339,6 +373,13 @@ class Registry:
         from .remote.client import SCHEMES, RemotePolicy
 
         return RemotePolicy(name) if name.startswith(SCHEMES) else offered_policy(name)
+
+    def altered(self) -> list[str]:
+        """Returns what of the loaded policies, which all agents of a process share, is not as it was loaded."""
+        from ..policies.snapshot import changes, snapshot
+
+        loaded = [(self._snapshots[name], policy) for name, policy in self._policies.items()]
+        return [change for before, policy in loaded for change in changes(before, snapshot(policy))]
 
 
 def _modules(*kinds: type) -> list[str]:

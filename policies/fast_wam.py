@@ -247,6 +247,7 @@ class FastWAM(FlowModel):
 
     seams: ClassVar[frozenset[Seam]] = frozenset({Seam.PREFILL_ROWS, Seam.PREFILL_FFN, Seam.STEP_FFN})
     context: ClassVar[type] = FastWAMContext
+    state_in_prefix: ClassVar[bool] = True
 
     def __init__(self, config: FastWAMConfig) -> None:
         super().__init__()
