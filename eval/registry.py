@@ -164,8 +164,7 @@ class Files:
         """One digest of all contents: what rows call a policy's weights. Empty where there are no files."""
         from ..policies.checkpoint import joined
 
-        digests = self.digests
-        return joined(digests) if digests else ""
+        return joined(self.digests)
 
 
 def _file_digest(path: Path) -> str:
