@@ -282,7 +282,7 @@ def fit(image: np.ndarray, size: int) -> np.ndarray:
     scale = size / max(height, width)
     inner = max(1, round(height * scale)), max(1, round(width * scale))
     scaled = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)[None].float()
-    scaled = F.interpolate(scaled, inner, mode="bilinear", antialias=True, align_corners=False).round().clamp(0, 255)
+    scaled = F.interpolate(scaled, inner, mode="bilinear", antialias=True, align_corners=False).round()  # in 0..255
     fitted = np.zeros((size, size, 3), np.uint8)
     top, left = (size - inner[0]) // 2, (size - inner[1]) // 2
     fitted[top : top + inner[0], left : left + inner[1]] = scaled[0].permute(1, 2, 0).byte().numpy()

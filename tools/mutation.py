@@ -3,8 +3,9 @@
 Usage: python tools/mutation.py [--minutes 20] [FILE ...], or `make mutation MINUTES=20 FILES="eval/cells.py"`.
 
 Files, tests, operators and known equivalents are in tools/mutation.toml. Everything happens in a copy of the working
-tree; results go to build/mutation.jsonl, so that the next run goes on where this one stopped, and as a table to
-tools/mutation.md. A killed mutant is tried again when its file changes, a survivor also when its tests do.
+tree; results go to tools/mutation_record.txt, so that the next run goes on where this one stopped, and as a table to
+tools/mutation.md. Commit both. A killed mutant is tried again when its function changes, a survivor also when its tests
+do; survivors come first.
 
 Most of the time of a quick test is importing torch. So that is done once: every mutant is tested in a fork.
 """
@@ -14,9 +15,9 @@ from __future__ import annotations
 import argparse
 import ast
 import datetime
+import functools
 import hashlib
 import importlib
-import json
 import os
 import re
 import resource
@@ -28,19 +29,18 @@ import tempfile
 import time  # noqa: TID251 - a budget in minutes
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import parso
 import tomllib
-from cosmic_ray.mutating import mutate_code
 from cosmic_ray.operators.operator import Operator
 from cosmic_ray.operators.provider import OperatorProvider
 
 ROOT = Path(__file__).parents[1]
 CONFIG = tomllib.loads((ROOT / "tools/mutation.toml").read_text(encoding="utf-8"))
-RESULTS = ROOT / "build/mutation.jsonl"
+RECORD = ROOT / "tools/mutation_record.txt"  # lines of: key, killed or survived, digest of the tests, date
 TABLE = ROOT / "tools/mutation.md"
 PACKAGES = ("accel", "envs", "eval", "files", "kernels", "policies", "results")
 
@@ -53,7 +53,8 @@ class DeleteStatement(Operator):
         if node.type == "simple_stmt":
             first = node.children[0]
             target = first.children[0] if first.type == "expr_stmt" else None
-            augmented = target is not None and first.children[1].get_code().strip() not in ("=", ":")
+            sign = first.children[1] if target is not None else None
+            augmented = sign is not None and sign.type == "operator" and sign.value != "="
             stores = target is not None and re.search(r"[.\[]", target.get_code())
             if augmented or stores or first.type in ("atom_expr", "power"):
                 yield first.start_pos, first.end_pos
@@ -79,7 +80,7 @@ class Mutant:
         line: Number of the first changed line, from 1.
         was: That line.
         now: What replaces it.
-        key: Digest of the file's content and of the changed content.
+        key: Digest of the function around the change, before and after; outside functions, of the changed line.
     """
 
     file: str
@@ -116,22 +117,37 @@ def mutants_of(file: str, source: str) -> Iterator[tuple[Mutant, str]]:
     """Yields the mutants of a file, each with the whole changed content."""
     provider = OperatorProvider()
     operators = [provider[name]() for name in CONFIG["operators"]] + [DeleteStatement()]
-    regions, seen, lines = ignored(source), {" ".join(source.split())}, source.splitlines()
+    regions, seen, lines = ignored(source), {" ".join(source.split())}, [*source.splitlines(keepends=True), ""]
+    tree = parso.parse(source)
     for operator in operators:
-        tree, occurrence = parso.parse(source), 0
-        nodes = [tree]
-        while nodes:
-            node = nodes.pop(0)
-            nodes[:0] = getattr(node, "children", [])
-            for start, _ in operator.mutation_positions(node):
+        for node in _below(tree):
+            for index, (start, _) in enumerate(operator.mutation_positions(node)):
                 skipped = any(first <= start < last for first, last in regions) or node.parent.type == "parameters"
                 if not skipped and not re.search(CONFIG["skip"], lines[start[0] - 1]):
-                    changed = mutate_code(source, operator, occurrence) or source
+                    changed = _changed(lines, operator, node, index)
                     plain = re.sub(r"\bnot not ", "", " ".join(changed.split()))  # two operators write one mutant
                     if plain not in seen:
                         seen.add(plain)
                         yield _mutant(file, source, changed), changed
-                occurrence += 1
+
+
+def _below(tree: Any) -> Iterator[Any]:
+    yield tree
+    for child in getattr(tree, "children", ()):
+        yield from _below(child)
+
+
+def _changed(lines: list[str], operator: Operator, node: Any, index: int) -> str:
+    """Returns the content with a node mutated. The tree stays as it was: to parse anew would take most of the time."""
+    children = [(each, [*each.children]) for each in _below(node) if hasattr(each, "children")]
+    values = [(each, each.value) for each in _below(node) if hasattr(each, "value")]
+    (top, left), (bottom, right) = node.get_start_pos_of_prefix(), node.end_pos
+    text = operator.mutate(node, index).get_code()
+    for each, old in children:
+        each.children[:] = old
+    for each, old in values:
+        each.value = old
+    return "".join([*lines[: top - 1], lines[top - 1][:left], text, lines[bottom - 1][right:], *lines[bottom:]])
 
 
 def planted(file: str, source: str) -> Iterator[tuple[Mutant, str]]:
@@ -151,11 +167,31 @@ def planted(file: str, source: str) -> Iterator[tuple[Mutant, str]]:
 def _mutant(file: str, source: str, changed: str) -> Mutant:
     before, after = source.splitlines(), changed.splitlines()
     line = next(i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b)
-    return Mutant(file, line + 1, before[line].strip(), after[line].strip(), _digest(source, changed))
+    name, first, last = _scope(source, line + 1)
+    scope = ["\n".join(lines[first - 1 : last + len(lines) - len(before)]) for lines in (before, after)]
+    return Mutant(file, line + 1, before[line].strip(), after[line].strip(), _digest(file, name, *scope))
+
+
+def _scope(source: str, line: int) -> tuple[str, int, int]:
+    """Returns the name and the first and last line of the outermost function around a line, else of the line itself."""
+    name, body = "", _parsed(source).body
+    while around := [each for each in body if each.lineno <= line <= (each.end_lineno or 0)]:
+        if not isinstance(around[0], ast.ClassDef | ast.FunctionDef):
+            break
+        name += "." + around[0].name
+        if isinstance(around[0], ast.FunctionDef):
+            return name, around[0].lineno, around[0].end_lineno or 0
+        body = around[0].body
+    return name, line, line
+
+
+@functools.cache
+def _parsed(source: str) -> ast.Module:
+    return ast.parse(source)
 
 
 def _digest(*texts: str) -> str:
-    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
 
 
 class Laboratory:
@@ -211,10 +247,31 @@ def _wait(child: int, seconds: float) -> int:
     return os.waitpid(child, 0)[1]
 
 
-def outcomes() -> dict[str, dict[str, Any]]:
+@dataclass(frozen=True)
+class Result:
+    """What the tests did with a mutant: one line of the record.
+
+    Attributes:
+        key: Of the mutant.
+        outcome: ``killed`` or ``survived``.
+        tests: Digest of the test files.
+        on: Date.
+    """
+
+    key: str
+    outcome: str
+    tests: str
+    on: str
+
+    def __str__(self) -> str:
+        """Returns the line."""
+        return f"{self.key} {self.outcome} {self.tests} {self.on}"
+
+
+def results() -> dict[str, Result]:
     """Returns the newest result of each mutant, by key."""
-    lines = RESULTS.read_text(encoding="utf-8").splitlines() if RESULTS.exists() else []
-    return {record["key"]: record for record in map(json.loads, lines)}
+    lines = RECORD.read_text(encoding="utf-8").splitlines() if RECORD.exists() else []
+    return {result.key: result for result in (Result(*line.split()) for line in lines)}
 
 
 def tests_digest(top: Path, file: str) -> str:
@@ -228,14 +285,17 @@ def examine(file: str, laboratory: Laboratory, end: float) -> None:
     # Of the copy, not of the working tree, which may be edited meanwhile.
     source, tests = (laboratory.top / file).read_text(encoding="utf-8"), CONFIG["files"][file]
     digest = tests_digest(laboratory.top, file)
-    known = outcomes()
-    waiting = []
+    known, waiting = results(), []
     for mutant, changed in [*planted(file, source), *mutants_of(file, source)]:
-        record = known.get(mutant.key)
-        if record is None or (not record["killed"] and record["tests"] != digest and mutant.reason is None):
+        result = known.get(mutant.key)
+        survived = result is not None and result.outcome == "survived" and mutant.reason is None
+        if result is None or (survived and result.tests != digest):
             waiting.append((mutant, changed))
     if not waiting:
         return
+    bugs = {mutant.key for mutant, _ in planted(file, source)}
+    # By a digest in the end, so that what a run has time for is a random sample.
+    waiting.sort(key=lambda each: (each[0].key not in known, each[0].key not in bugs, each[0].key))
     passed, base, output = laboratory.run(tests)
     if not passed:
         print(f"the tests of {file} fail without a mutation:\n{output}", flush=True)
@@ -248,30 +308,32 @@ def examine(file: str, laboratory: Laboratory, end: float) -> None:
         passed, _, _ = laboratory.run(tests, int(4 * base + 10))
         if passed:
             print(f"  survived, line {mutant.line}: {mutant.was}  ->  {mutant.now}", flush=True)
-        record = {**asdict(mutant), "killed": not passed, "tests": digest, "on": str(datetime.date.today())}  # noqa: TID251
-        with RESULTS.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(record) + "\n")
+        outcome, today = "survived" if passed else "killed", str(datetime.date.today())  # noqa: TID251
+        with RECORD.open("a", encoding="utf-8") as stream:
+            stream.write(f"{Result(mutant.key, outcome, digest, today)}\n")
     (laboratory.top / file).write_text(source, encoding="utf-8")
 
 
 def write_table() -> None:
-    """Writes what is known of the files as they are now."""
-    known, rows, survivors = outcomes(), [], []
+    """Writes what is known of the files as they are now, and drops from the record what is not about them."""
+    known, record, rows, survivors = results(), [], [], []
     for file in CONFIG["files"]:
         source = (ROOT / file).read_text(encoding="utf-8")
         mutants = {m.key: m for m, _ in [*planted(file, source), *mutants_of(file, source)]}
-        records = [(mutant, known[key]) for key, mutant in mutants.items() if key in known]
-        alive = [mutant for mutant, record in records if not record["killed"]]
+        tested = [(mutant, known[key]) for key, mutant in mutants.items() if key in known]
+        record += [f"{result}\n" for _, result in tested]
+        alive = [mutant for mutant, result in tested if result.outcome == "survived"]
         counts = Counter("justified" if mutant.reason else "open" for mutant in alive)
-        newest = max((record["on"] for _, record in records), default="")
+        newest = max((result.on for _, result in tested), default="")
         rows.append(
-            f"| `{file}` | {len(mutants)} | {len(records)} | {len(records) - len(alive)} | {counts['justified']} "
+            f"| `{file}` | {len(mutants)} | {len(tested)} | {len(tested) - len(alive)} | {counts['justified']} "
             f"| {counts['open']} | {newest} |"
         )
         for mutant in sorted(alive, key=lambda mutant: mutant.line):
             was, now = (text.replace("|", "\\|") for text in (mutant.was, mutant.now))
             survivors.append(f"| `{file}` {mutant.line} | `{was}` | `{now}` | {mutant.reason or '**open**'} |")
     head = (ROOT / "tools/mutation.head.md").read_text(encoding="utf-8")
+    RECORD.write_text("".join(record), encoding="utf-8")
     TABLE.write_text(
         "\n".join(
             [
@@ -298,7 +360,6 @@ def main() -> None:
     arguments = parser.parse_args()
     if unknown := set(arguments.files) - set(CONFIG["files"]):
         parser.error(f"{', '.join(sorted(unknown))} not in tools/mutation.toml; add it with its tests")
-    RESULTS.parent.mkdir(exist_ok=True)
     end = time.monotonic() + 60 * arguments.minutes
     for module in CONFIG["preload"]:
         importlib.import_module(module)

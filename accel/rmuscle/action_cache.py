@@ -45,7 +45,6 @@ class ActionCache(Method):
         if anchors is not None and (anchors[0] != 0 or list(anchors) != sorted(set(anchors))):
             raise ValueError(f"anchors must be steps in rising order that begin with 0, got {anchors}")
         self._anchors, self._neurons = anchors, SelectedNeurons(ratio, scores=True)
-        self.begin()
 
     def attach(self, policy: Policy) -> None:
         """Places the anchors."""

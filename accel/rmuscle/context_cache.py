@@ -39,7 +39,6 @@ class ContextCache(Method):
 
     def __init__(self, ratio: float = 0.4) -> None:
         self._rows = SplicedRows(ratio, keeps=True)
-        self.begin()
 
     def begin(self) -> None:
         """Forgets the last episode."""

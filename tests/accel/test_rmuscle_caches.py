@@ -4,6 +4,7 @@ import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 from replan import accel
 from replan.accel.flash.draft import Draft, DraftConfig, draft_path, save_draft
 from replan.accel.rmuscle.action_cache import SelectedNeurons, contribution, important
+from replan.accel.rmuscle.context_cache import SplicedRows, states
 from replan.accel.rows import drift
 from replan.policies import fast_wam
 from replan.policies.agent import ChunkAgent
@@ -148,6 +150,46 @@ def test_the_context_cache_computes_what_has_drifted_most_and_takes_over_the_res
         "ffn_rows_reused": ffns * 2 * (VISUAL - math.ceil(0.3 * VISUAL)),
     }
     assert [each.extra["ffn_rows"] for each in rounds] == pytest.approx([1, 39 / 128, 39 / 128])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_states_of_an_observation_are_those_of_a_dense_prefill(request, family):
+    policy = request.getfixturevalue(family)
+    by_hand = ContextByHand(VISUAL, 1)
+    with torch.inference_mode():
+        inputs = policy.processor.inputs(next(observations(1)))
+        policy.model.prefill(policy.model.encode(inputs), by_hand)
+        found = states(policy.model, inputs)
+    torch.testing.assert_close(found, by_hand.pairs, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("left", "computed"),
+    [(None, [0, 3, 4, 6]), ([0, 2, 4, 5, 6], [0, 4, 6]), ([3, 5, 1], [3, 5])],
+)
+def test_a_row_is_computed_where_it_is_not_visual_or_has_drifted_most_and_nowhere_else(left, computed):
+    """Rows 1, 2, 4 and 5 are visual. A quarter of those that are left is computed: the one that has drifted most."""
+    prefix = SimpleNamespace(embeddings=torch.zeros(1, 7, 3), visual_rows=lambda: torch.tensor([1, 2, 4, 5]))
+    rows = None if left is None else torch.tensor(left)
+    kept = list(range(7)) if left is None else left
+    spliced = SplicedRows(0.25, keeps=True)
+    spliced.walk(prefix)
+    x = torch.arange(1.0, 22.0).reshape(1, 7, 3)
+    assert torch.equal(spliced.ffn(0, x, lambda x: 10 * x, None), 10 * x)
+    spliced.reference = spliced.seen
+    spliced.walk(prefix)
+    now = x.clone()
+    now[0, 4] += 5
+    now[0, 5] += 1
+    asked = []
+    out = spliced.ffn(0, now[:, kept], lambda x: asked.append(x.shape[1]) or 20 * x, rows)
+    assert asked == [len(computed)]
+    for place, row in enumerate(kept):
+        assert torch.equal(out[0, place], 20 * now[0, row] if row in computed else 10 * x[0, row])
+    seen_x, seen_y = spliced.seen[0]
+    for place, row in enumerate((1, 2, 4, 5)):
+        assert torch.equal(seen_x[place], now[0, row] if row in computed else x[0, row])
+        assert torch.equal(seen_y[place], 20 * now[0, row] if row in computed else 10 * x[0, row])
 
 
 class ActionByHand(Ops):

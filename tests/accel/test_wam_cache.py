@@ -4,6 +4,7 @@ import pytest
 import torch
 from replan import accel
 from replan.accel.rows import attention_mass, largest, movement
+from replan.accel.wam_cache import WAMCache
 from replan.policies.agent import ChunkAgent
 from replan.policies.fast_wam import FastWAM
 from replan.policies.model import Ops
@@ -136,6 +137,9 @@ def test_it_composes_with_fewer_steps(wam):
     ("spec", "message"),
     [
         ("wam_cache:attention=1.1", "shares from 0 to 1, got 1.1 and 0.1"),
+        ("wam_cache:attention=-0.1", "got -0.1 and 0.1"),
+        ("wam_cache:surprise=1.1", "got 0.4 and 1.1"),
+        ("wam_cache:surprise=-0.1", "got 0.4 and -0.1"),
         ("wam_cache:surprise=nan", "got 0.4 and nan"),
         ("wam_cache:age=-1", "age must be 0 or more"),
         ("wam_cache:rule=newest", "rule one of both, attention"),
@@ -144,6 +148,34 @@ def test_it_composes_with_fewer_steps(wam):
 def test_options_out_of_range_are_refused(spec, message):
     with pytest.raises(ValueError, match=message):
         accel.parse(spec)
+
+
+def test_without_options_it_is_the_papers():
+    method = WAMCache()
+    assert (method.attention, method.surprise, method.age, method.rule) == (0.4, 0.1, 2, "both")
+
+
+def test_a_rule_of_its_own_has_both_shares_and_never_more_than_all_tokens(wam):
+    frames = list(observations(3))
+    _, rounds, agent = play(wam, "wam_cache:attention=0.7:surprise=0.6:rule=pixels", frames)
+    assert {each.route for each in rounds} == {"full"} and agent.counters()["rows_reused"] == 0
+    assert len(chosen_rows(wam, "wam_cache:attention=0.2:surprise=0.05:age=0:rule=pixels", frames)[1]) == VISUAL // 4
+
+
+def test_pixels_are_compared_with_the_round_before(wam):
+    """A square that came one round ago and stays has not moved; one that has gone has."""
+    first, second, *_ = observations(2)
+    rows = chosen_rows(wam, "wam_cache:attention=0:surprise=0.05:age=0:rule=pixels", [first, second, second, first])
+    assert under_the_square(1) <= rows[1] and under_the_square(1) <= rows[3]
+    assert not under_the_square(1) <= rows[2]
+
+
+def test_counters_are_of_visual_rows_and_start_anew_with_an_episode(wam):
+    _, rounds, agent = play(wam, "wam_cache:attention=0.25:surprise=0:age=0", observations(3))
+    assert agent.counters() == {"rows_reused": 2 * 96, "rows_computed": VISUAL + 2 * 32}
+    assert [each.extra["refreshed"] for each in rounds] == [1, 0.25, 0.25]
+    agent.reset(3)
+    assert agent.counters() == {"rows_reused": 0, "rows_computed": 0}
 
 
 def test_scores():

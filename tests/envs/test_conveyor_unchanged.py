@@ -67,6 +67,14 @@ def test_the_arm_and_the_objects_move_alike():
     assert (world.object_yaw("dog"), world.object_yaw("brush")) == pytest.approx((0.3, -2.0), abs=1e-5)
 
 
+def test_the_tool_stays_in_its_workspace_on_every_side():
+    world = ConveyorPhysics(("dog",), 0.1, physics.TOOL_HOME, 0.0, {"dog": (physics.BELT_X, -0.4, 0.0)})
+    for far, limit in ((9.0, [0.80, 0.60, 0.50]), (-9.0, [0.10, -0.60, 0.126])):
+        world.target_position = np.full(3, far)
+        world.control(np.zeros(7))
+        assert world.target_position == pytest.approx(limit)
+
+
 def test_the_belt_carries_on_where_its_box_is_set_back():
     """The box never leaves the arm's side, and what lies on it does not notice that it is set back."""
     world = ConveyorPhysics(("dog",), 0.25, physics.TOOL_HOME, 0.0, {"dog": (physics.BELT_X, -0.5, 0.0)})

@@ -272,3 +272,6 @@ def test_an_image_may_be_an_eighth_of_what_the_policy_sees_and_an_instruction_on
     for shape in ((7, 9, 3), (9, 7, 3)):
         with pytest.raises(ObservationError, match="at least 8 pixels"):
             policy.processor.inputs({**observation, "third": np.zeros(shape, np.uint8)})
+    assert views({"third": np.zeros((28, 640, 3), np.uint8)}, ["third"], 224).shape == (1, 224, 224, 3)
+    with pytest.raises(ObservationError, match="at least 28 pixels"):
+        views({"third": np.zeros((27, 640, 3), np.uint8)}, ["third"], 224)

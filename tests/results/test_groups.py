@@ -100,6 +100,17 @@ def test_a_measurement_in_two_runs_counts_once_and_the_first_stands(written, mak
     assert (group.repeats, group.contradictions) == (2, 1)
 
 
+def test_a_repeat_under_another_name_of_the_policy_has_the_first_name(written, make):
+    names = ("pol/x", "./pol/x")
+    (group,) = groups([written(make.episode("dense", policy=name, weights="beef")) for name in names])
+    assert (group.policy, group.repeats) == ("pol/x", 1)
+
+
+def test_one_policy_name_for_two_sets_of_weights_has_their_digests(written, make):
+    found = groups([written(make.episode("dense", weights=each * 64)) for each in "ab"])
+    assert [group.policy for group in found] == ["pi0-tiny @aaaaaa", "pi0-tiny @bbbbbb"]
+
+
 def test_a_measurement_in_one_run_stands_for_an_error_in_another(written, make):
     measured = make.episode("dense")
     (group,) = groups([written(make.error("dense")), written(measured)])

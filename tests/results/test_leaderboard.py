@@ -410,11 +410,6 @@ def test_one_policy_under_two_spellings_of_its_path_is_one(written, make):
     assert rows[1].paired.n == 2 and "repeats" in badges(rows[0])
 
 
-def test_one_policy_name_for_two_sets_of_weights_is_two_policies(written, make):
-    rows = board([written(make.episode("dense", weights=each * 64)) for each in "ab"])
-    assert [row.policy for row in rows] == ["pi0-tiny @aaaaaa", "pi0-tiny @bbbbbb"]
-
-
 def test_one_trace_under_two_spellings_of_its_path_is_one_latency(written, make):
     stores = [
         written(
