@@ -8,22 +8,26 @@ proportions for the paired-sample design", Statistics in Medicine 17, 1998). Its
 where few cells flip: 88 cells without a flip exclude a loss of 3 points at a nominal 5 %, which happens in 6.9 % of the
 experiments with such a loss. So the p-value is the exact unconditional one of Hsueh, Liu and Chen ("Unconditional exact
 tests for equivalence or noninferiority for paired binary endpoints", Biometrics 57, 2001): the largest probability of a
-statistic as high as this one, over every rate of flips that has a loss of exactly the margin.
+statistic as high as this one, over the rates of flips with a loss of exactly the margin. Rates that are far above what
+the gained cells show are not searched, and what they could add is added instead (Berger and Boos, "P values maximized
+over a confidence set for the nuisance parameter", J. Amer. Statist. Assoc. 89, 1994).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import bdtrc
-from scipy.stats import binom, norm
+from scipy.special import bdtr, betaincinv, gammaln, xlog1py, xlogy
+from scipy.stats import norm
 
 ALPHA = 0.05
-NUISANCE = np.concatenate([[0.0], np.geomspace(1e-4, 1.0, 20)])  # rates of gained cells, as shares of the largest one
-NEGLIGIBLE = 1e-9  # probability of counts that are not summed, on each side
+NUISANCE = np.concatenate([[0.0], np.geomspace(5e-5, 0.5, 20)])  # rates of gained cells that are searched
+OUTSIDE = 1e-4  # probability of a higher rate of gained cells than those that are searched, added to each p-value
+NEGLIGIBLE = 6.0  # standard deviations beyond which counts are not summed: fewer than one in 10^7
 MOST = 1_000_000  # pairs above which a plan says that there is none
 
 
@@ -89,7 +93,7 @@ def p_value(lost: int, gained: int, n: int, margin: float) -> float:
     """
     _check(lost, gained, n)
     _check_margin(margin)
-    return _size(float(score(lost, gained, n, -margin)), n, margin)
+    return _largest(float(score(lost, gained, n, -margin)), n, margin, int(_cap(gained, n)))
 
 
 @lru_cache(maxsize=4096)
@@ -100,11 +104,16 @@ def largest_loss(lost: int, gained: int, n: int, alpha: float = ALPHA) -> float:
         A share, at least 0: a gain that is shown is a loss of at most 0. 1 where nothing is excluded.
     """
     _check(lost, gained, n)
-    least, most = 1e-6, 1 - 1e-6
+    guess = -score_interval(lost, gained, n, 1 - 2 * alpha).low  # the normal approximation of it
+    least, most = max(1e-6, 0.8 * guess), min(1 - 1e-6, max(0.0, 1.2 * guess) + 0.01)
     if p_value(lost, gained, n, most) > alpha:
-        return 1.0
+        most = 1 - 1e-6
+        if p_value(lost, gained, n, most) > alpha:
+            return 1.0
     if p_value(lost, gained, n, least) <= alpha:
-        return 0.0
+        if p_value(lost, gained, n, 1e-6) <= alpha:
+            return 0.0
+        least = 1e-6
     while most - least > 1e-4:
         middle = (least + most) / 2
         least, most = (middle, most) if p_value(lost, gained, n, middle) > alpha else (least, middle)
@@ -133,7 +142,12 @@ def power(n: int, margin: float, lost: float, gained: float, alpha: float = ALPH
         alpha: One-sided level of the test.
     """
     _check_margin(margin)
-    return float(_reaches(_critical(n, margin, alpha), n, margin, np.array([lost]), np.array([gained]))[0])
+
+    def least_score(gained: np.ndarray) -> np.ndarray:
+        caps, which = np.unique(_cap(gained, n), return_inverse=True)
+        return np.array([_critical(n, margin, alpha, int(cap)) for cap in caps])[which]
+
+    return float(_reaches(least_score, n, margin, np.array([lost]), np.array([gained]))[0])
 
 
 @lru_cache(maxsize=1024)
@@ -150,29 +164,23 @@ def pairs_needed(margin: float, lost: float, gained: float, power_wanted: float 
     Returns:
         Pairs; 0 where no number of them would do, since the method loses the margin.
     """
+    pairs = pairs_about(margin, lost, gained, power_wanted, alpha)
+    while 0 < pairs <= MOST and power(pairs, margin, lost, gained, alpha) < power_wanted:
+        pairs = two_digits(1.05 * pairs)
+    return pairs if pairs <= MOST else 0
+
+
+def pairs_about(margin: float, lost: float, gained: float, power_wanted: float = 0.8, alpha: float = ALPHA) -> int:
+    """The same by the normal approximation: within a tenth of the exact number, and at once."""
     _check_margin(margin)
     room = margin - (lost - gained)
     if room <= 0:
         return 0
-    spread = (lost + gained) + margin  # a variance, a little too large
-    reach = norm.ppf(1 - alpha) + norm.ppf(power_wanted)
-    guess = spread * (reach / room) ** 2 + 3 / margin
-    if guess > MOST:
-        return 0
-
-    def enough(pairs: int) -> bool:
-        return power(pairs, margin, lost, gained, alpha) >= power_wanted
-
-    most = two_digits(guess)
-    while not enough(most):
-        most = two_digits(most * 1.3)
-    least = most // 8
-    while most - least > max(1, most // 25):
-        middle = two_digits((least + most) / 2)
-        if middle in (least, most):
-            break
-        least, most = (least, middle) if enough(middle) else (middle, most)
-    return most
+    many = 10**7  # pairs, at which a score shows the spread that it divides by
+    null_spread = room * many / float(score(lost * many, gained * many, many, -margin)) / many**0.5
+    spread = (lost + gained - (gained - lost) ** 2) ** 0.5
+    pairs = ((norm.ppf(1 - alpha) * null_spread + norm.ppf(power_wanted) * spread) / room) ** 2
+    return two_digits(pairs) if pairs <= MOST else 0
 
 
 def two_digits(value: float) -> int:
@@ -181,56 +189,73 @@ def two_digits(value: float) -> int:
     return int(-(-value // step)) * step
 
 
+def _cap(gained: np.ndarray | int, n: int) -> np.ndarray:
+    """Index in ``NUISANCE`` of the largest rate of gained cells that is searched, by count of gained cells."""
+    highest = np.where(np.asarray(gained) < n, betaincinv(gained + 1, np.maximum(n - gained, 1), 1 - OUTSIDE), 1.0)
+    return np.minimum(np.searchsorted(NUISANCE, highest), NUISANCE.size - 1)
+
+
 @lru_cache(maxsize=4096)
-def _critical(n: int, margin: float, alpha: float) -> float:
+def _critical(n: int, margin: float, alpha: float, cap: int) -> float:
     """Score from which the exact test rejects."""
     z = float(norm.ppf(1 - alpha))
     low, high = z - 0.2, z + 0.6
-    if _size(low, n, margin) <= alpha or _size(high, n, margin) > alpha:  # few pairs
+    if _largest(low, n, margin, cap) <= alpha or _largest(high, n, margin, cap) > alpha:  # few pairs
         low, high = 0.0, 40.0
     while high - low > 4e-3:
         middle = (low + high) / 2
-        low, high = (low, middle) if _size(middle, n, margin) <= alpha else (middle, high)
+        low, high = (low, middle) if _largest(middle, n, margin, cap) <= alpha else (middle, high)
     return high
 
 
-def _size(statistic: float, n: int, margin: float) -> float:
-    """Largest probability of a score as high as this one at a loss of exactly the margin."""
-    gained = NUISANCE * (1 - margin) / 2
-    sizes = _reaches(statistic, n, margin, gained + margin, gained)
-    at = int(sizes.argmax())
-    between = np.linspace(*gained[[max(at - 1, 0), min(at + 1, gained.size - 1)]], 9)[1:-1]
-    finer = _reaches(statistic, n, margin, between + margin, between)
-    return float(min(1.0, max(sizes[at], finer.max())))
+def _largest(statistic: float, n: int, margin: float, cap: int) -> float:
+    """The p-value: the largest probability of a score as high as this one at a loss of exactly the margin."""
+    rates = NUISANCE[: cap + 1]
+    rates = rates[rates <= (1 - margin) / 2]
+
+    def chances(gained: np.ndarray) -> np.ndarray:
+        return _reaches(lambda counts: np.full(counts.shape, statistic), n, margin, gained + margin, gained)
+
+    found = chances(rates)
+    at = int(found.argmax())
+    finer = np.linspace(*rates[[max(at - 1, 0), min(at + 1, rates.size - 1)]], 9)[1:-1]
+    return float(min(1.0, max(found[at], chances(finer).max()) + OUTSIDE))
 
 
-def _reaches(statistic: float, n: int, margin: float, lost: np.ndarray, gained: np.ndarray) -> np.ndarray:
-    """Probabilities of a score of at least ``statistic`` at these rates of lost and gained cells.
+def _reaches(
+    least_score: Callable[[np.ndarray], np.ndarray], n: int, margin: float, lost: np.ndarray, gained: np.ndarray
+) -> np.ndarray:
+    """Probabilities of a score that is high enough at these rates of lost and gained cells.
 
-    For each count of lost cells the score rises with the gained ones, so there is a least count that reaches it.
+    For each count of gained cells the score falls with the lost ones, so there is a largest count that reaches it.
     """
-    firsts, lasts = (binom.ppf(tail, n, lost).astype(int) for tail in (NEGLIGIBLE, 1 - NEGLIGIBLE))
-    least = _least_gained(statistic, np.arange(lasts.max() + 1), n, margin)
+    widths = NEGLIGIBLE * np.sqrt(n * gained * (1 - gained)) + NEGLIGIBLE**2 / 3  # Bernstein's inequality
+    firsts = np.maximum(np.floor(n * gained - widths), 0).astype(int)
+    lasts = np.where(gained > 0, np.minimum(np.ceil(n * gained + widths), n), 0).astype(int)
+    start = int(firsts.min())
+    all_counts = np.arange(start, lasts.max() + 1)
+    most = _most_lost(least_score(all_counts), all_counts, n, margin)
+    ways = gammaln(n + 1) - gammaln(all_counts + 1) - gammaln(n - all_counts + 1)
     reached = []
-    for first, last, p_lost, p_gained in zip(firsts, lasts, lost, gained, strict=True):
-        counts = np.arange(first, last + 1)
-        wanted = least[first : last + 1]
-        share = min(1.0, p_gained / (1 - p_lost)) if p_lost < 1 else 0.0
-        tail = np.where(wanted > 0, bdtrc(np.maximum(wanted - 1, 0), n - counts, share), 1.0)
-        tail = np.where(wanted > n - counts, 0.0, tail)
-        reached.append(binom.pmf(counts, n, p_lost) @ tail)
+    for first, last, p_lost, p_gained in zip(firsts - start, lasts - start, lost, gained, strict=True):
+        counts, allowed = all_counts[first : last + 1], most[first : last + 1]
+        share = min(1.0, p_lost / (1 - p_gained))
+        below = np.where(allowed >= 0, bdtr(np.maximum(allowed, 0), n - counts, share), 0.0)
+        reached.append(
+            np.exp(ways[first : last + 1] + xlogy(counts, p_gained) + xlog1py(n - counts, -p_gained)) @ below
+        )
     return np.asarray(reached)
 
 
-def _least_gained(statistic: float, lost: np.ndarray, n: int, margin: float) -> np.ndarray:
-    """Least count of gained cells at which the score reaches ``statistic``, by count of lost ones; n + 1 for none."""
-    low, high = np.full(lost.shape, -1), n - lost + 1
+def _most_lost(least_score: np.ndarray, gained: np.ndarray, n: int, margin: float) -> np.ndarray:
+    """Largest count of lost cells at which the score reaches ``least_score``, by count of gained ones; -1 for none."""
+    low, high = np.full(gained.shape, -1), n - gained + 1
     while (high - low).max() > 1:
         middle = (low + high) // 2
-        reached = score(lost, np.maximum(middle, 0), n, -margin) >= statistic - 1e-9
+        reached = score(np.clip(middle, 0, n - gained), gained, n, -margin) >= least_score - 1e-9
         open = high - low > 1
-        high, low = np.where(open & reached, middle, high), np.where(open & ~reached, middle, low)
-    return np.where(high > n - lost, n + 1, high)
+        low, high = np.where(open & reached, middle, low), np.where(open & ~reached, middle, high)
+    return low
 
 
 def _check(lost: int, gained: int, n: int) -> None:
