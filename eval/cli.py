@@ -34,10 +34,12 @@ from .commands.envs import envs
 from .commands.evaluate import evaluate_command
 from .commands.gate import gate
 from .commands.library import library
+from .commands.plan import plan
 from .commands.policy import policy
 from .commands.setup import doctor, setup
 from .commands.training import train, train_draft
 from .commands.verify import verify
+from .commands.watch import watch
 from .spec import BadInput, RunStopped
 
 LONGEST = 2_000  # characters of a message
@@ -59,6 +61,8 @@ for command in (
     board,
     compare,
     gate,
+    plan,
+    watch,
     verify,
     policy,
     envs,

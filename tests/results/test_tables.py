@@ -65,7 +65,7 @@ def test_marks_are_explained_below_and_those_of_the_run_come_first(rows):
     ((_, _, table, *_),) = tables(rows)
     best, verdicts, kept, run, *_ = table.notes
     assert best == "Fastest that loses at most 2 points: none that these cells prove"
-    assert verdicts == "Verdicts (95 %, together): flash cannot tell, n too small (n = 120 would)"
+    assert verdicts == "Verdicts (95 %, together): flash cannot tell, n too small (n = 130 would)"
     assert kept == "Of the cells that dense solves, kept: flash 90.0 % (at least 60.6 %)"
     assert run == "tiny model trained here"
     assert "NOT ACTIVE: drafts moved in 0 % of the episodes, and has to in 50 % (flash)" in table.notes
