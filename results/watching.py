@@ -13,7 +13,6 @@ from .noninferiority import ALPHA
 from .pairs import baseline_of, pair
 from .store import Store
 
-
 Condition = tuple[str, tuple[tuple[str, Any], ...]]
 """Suite, and settings by name."""
 

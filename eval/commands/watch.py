@@ -29,7 +29,7 @@ def watch(directory: str, margin: float, block: int) -> dict[str, Any]:
 
     with Store.open(directory) as store:
         suites = Registry().suites()
-        spec = make_spec(store.run.spec, suites)
+        spec = make_spec({**store.run.spec, "out": directory}, suites)
         order: dict[Any, list[str]] = {}
         for cell in make_cells(spec, suites):
             order.setdefault((cell.suite, tuple(sorted(cell.settings.items()))), []).append(cell.key)
