@@ -23,18 +23,22 @@ class Look(NamedTuple):
     Attributes:
         suite: Suite name.
         method: Method with its version.
+        settings: Suite settings that the user fixed.
         n: Cells of whole blocks.
         lost: Of these, cells that only the baseline solved.
         gained: Cells that only the method solved.
         wealth: The evidence.
+        enough: Wealth that refutes a hypothesis: 20, times the number of methods that are looked at.
     """
 
     suite: str
     method: str
+    settings: dict[str, Any]
     n: int
     lost: int
     gained: int
     wealth: Wealth
+    enough: float
 
 
 def watched(store: Store, order: Mapping[Condition, Sequence[str]], margin: float, block: int) -> list[Look]:
@@ -70,14 +74,7 @@ def watched(store: Store, order: Mapping[Condition, Sequence[str]], margin: floa
         seen = measured[: len(measured) // block * block]
         lost = sum(base and not success for success, base in seen)
         gained = sum(success and not base for success, base in seen)
-        looks.append(
-            Look(
-                group.suite,
-                group.label,
-                len(seen),
-                lost,
-                gained,
-                wealth(lost, gained, len(seen), margin, ALPHA / len(pairs)),
-            )
-        )
+        alpha = ALPHA / len(pairs)
+        found_wealth = wealth(lost, gained, len(seen), margin, alpha)
+        looks.append(Look(group.suite, group.label, group.settings, len(seen), lost, gained, found_wealth, 1 / alpha))
     return looks

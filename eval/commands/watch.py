@@ -35,8 +35,9 @@ def watch(directory: str, margin: float, block: int) -> dict[str, Any]:
             order.setdefault((cell.suite, tuple(sorted(cell.settings.items()))), []).append(cell.key)
         found = watched(store, order, margin, block)
     for each in found:
+        where = ", ".join([each.suite, *(f"{name} {value}" for name, value in each.settings.items()), each.method])
         show(
-            f"{each.suite}, {each.method}: {each.wealth.verdict} after {each.n} cells ({each.lost} lost, {each.gained} "
-            f"gained; evidence {each.wealth.against_loss:.3g} and {each.wealth.against_none:.3g}, of 20)"
+            f"{where}: {each.wealth.verdict} after {each.n} cells ({each.lost} lost, {each.gained} "
+            f"gained; evidence {each.wealth.against_loss:.3g} and {each.wealth.against_none:.3g}, of {each.enough:g})"
         )
     return {"watch": [each._asdict() | {"wealth": each.wealth._asdict()} for each in found], "margin": margin}
