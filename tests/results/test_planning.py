@@ -45,7 +45,7 @@ def test_only_whole_blocks_from_the_start_count(written, make):
     assert watched(run, gap, 0.1, 20)[0].n == 20
 
 
-@pytest.mark.parametrize("lost, verdict", [(0, CERTIFIED), (30, COSTS), (1, OPEN)])
+@pytest.mark.parametrize("lost, verdict", [(0, CERTIFIED), (30, COSTS), (4, OPEN)])
 def test_enough_is_said_as_soon_as_it_is(written, make, lost, verdict):
     run = written(*pilot(make, lost, cells=40))
     (look,) = watched(run, order_of(run), 0.2, 20)

@@ -1,0 +1,46 @@
+"""``replan gate`` as a workflow runs it: two real runs of the conveyor, one of them with damaged weights."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import replan.policies
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+CHECKPOINT = Path(replan.policies.__path__[0]) / "checkpoints" / "pi0-tiny.safetensors"
+# The steps of the example in docs/gate.md, with `replan` on the path.
+WORKFLOW = """
+set -e
+replan eval --method dense --episodes 6 --out "$RUN" --policy "$POLICY" > /dev/null 2>&1
+replan gate "$RUN" --against "$BASE" --margin "$MARGIN" --markdown gate.md --junit gate.xml
+"""
+
+
+@pytest.mark.slow
+def test_the_workflow_fails_a_degraded_policy_and_says_that_six_cells_are_too_few_for_another(tmp_path):
+    damaged = tmp_path / "damaged.safetensors"
+    with safe_open(CHECKPOINT, "np") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}
+        tensors = {name: -value if "action_out" in name else value for name, value in tensors.items()}
+        save_file(tensors, damaged, file.metadata())
+
+    def workflow(run, policy, margin):
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        given = {"RUN": run, "BASE": "base", "POLICY": str(policy), "MARGIN": margin, "PATH": path}
+        done = subprocess.run(
+            ["bash", "-c", WORKFLOW], cwd=tmp_path, env={**os.environ, **given}, capture_output=True, text=True
+        )
+        return done.returncode, done.stdout.splitlines()[-1], done.stderr
+
+    assert workflow("base", CHECKPOINT, "3")[:2] == (3, "INSUFFICIENT")
+    assert workflow("base", CHECKPOINT, "45")[:2] == (0, "PASS")
+    code, outcome, error = workflow("now", damaged, "3")
+    assert (code, outcome) == (1, "FAIL"), error
+    assert "FAIL" in (tmp_path / "gate.md").read_text()
+    assert ElementTree.parse(tmp_path / "gate.xml").getroot().get("failures") == "1"
