@@ -17,17 +17,56 @@ from typing import Any
 
 from ..policies import entry_points
 from ..policies.seams import Method, Methods, naming
+from .bac import BAC
+from .catalogue import Entry, describe
+from .compiled import Compile
+from .cudagraph import CUDAGraph
 from .dp_cache import DPCache
+from .eventful import Eventful
+from .fastv import FastV
 from .few_step import FewStep
 from .flash.method import Flash
+from .hold import Hold
+from .nirvana import Nirvana
+from .probe_flow import ProbeFlow
 from .rmuscle.action_cache import ActionCache
 from .rmuscle.context_cache import ContextCache
 from .rmuscle.method import RMuscle
+from .stale_prefix import StalePrefix
+from .tome import ToMe
+from .vla_cache import VLACache
+from .vla_pruner import VLAPruner
 from .wam_cache import WAMCache
+from .warm_start import WarmStart
+from .window import Window
 
 GROUP = "replan.methods"
 BUILT_IN: dict[str, type[Method]] = {
-    kind.name: kind for kind in (Method, FewStep, Flash, DPCache, WAMCache, ContextCache, ActionCache, RMuscle)
+    kind.name: kind
+    for kind in (
+        Method,
+        Window,
+        Hold,
+        StalePrefix,
+        FewStep,
+        Compile,
+        CUDAGraph,
+        WarmStart,
+        DPCache,
+        BAC,
+        ProbeFlow,
+        Flash,
+        WAMCache,
+        VLACache,
+        Eventful,
+        FastV,
+        VLAPruner,
+        ToMe,
+        ContextCache,
+        ActionCache,
+        RMuscle,
+        Nirvana,
+    )
 }
 
 
@@ -63,6 +102,12 @@ def known_methods() -> list[str]:
     """Returns the names of all methods, those of other authors' packages included."""
     methods, reasons = _others()
     return sorted({*BUILT_IN, *methods, *reasons})
+
+
+def every_method() -> tuple[list[Entry], dict[str, str]]:
+    """Returns descriptions of all methods, and why those that are missing cannot be used, by name."""
+    methods, reasons = _others()
+    return [describe(kind) for kind in (*BUILT_IN.values(), *methods.values())], reasons
 
 
 @cache

@@ -23,6 +23,8 @@ class DPCache(Method):
     name = "dp_cache"
     claims = frozenset({Seam.SCHEDULE})
     activity_counters = ("predictions_reused",)
+    limit = "keep = all steps"
+    papers = ("2609.19104",)
 
     def __init__(self, keep: tuple[int, ...] = COMPUTED) -> None:
         if 0 not in keep or min(keep) < 0:

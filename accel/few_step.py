@@ -24,6 +24,7 @@ class FewStep(Method):
     name = "few_step"
     claims = frozenset({Seam.SCHEDULE})
     activity_counters = ("steps_saved",)
+    limit = "steps = the policy's steps"
 
     def __init__(self, steps: int = 2) -> None:
         if not 1 <= steps <= MOST:

@@ -13,15 +13,13 @@ from torch import Tensor
 
 from ..policies.model import FlowModel, Ops
 from ..policies.policy import Policy
-from ..policies.round import FULL, Call
-from ..policies.seams import Method, Seam
-from .rows import attention_mass, largest, movement
+from ..policies.round import Call
+from .rows import FirstStep, KeptRows, RowsMethod, largest, movement, pixels
 
-SPARSE = "sparse"
 RULES = ("both", "attention", "surprise", "drift", "pixels", "random")
 
 
-class WAMCache(Method):
+class WAMCache(RowsMethod):
     """Computes a refresh set of visual tokens per round; their queries see all keys, and the other tokens keep theirs.
 
     The refresh set joins the tokens that the action expert attended to most at the first denoising step of the round
@@ -42,9 +40,8 @@ class WAMCache(Method):
     """
 
     name = "wam_cache"
-    claims = frozenset({Seam.PREFILL_ROWS})
-    activity_counters = ("rows_reused",)
-    routes = (FULL, SPARSE)
+    limit = "attention=1"
+    papers = ("2610.11401",)
 
     def __init__(self, attention: float = 0.4, surprise: float = 0.1, age: int = 2, rule: str = "both") -> None:
         if not (0 <= attention <= 1 and 0 <= surprise <= 1):
@@ -52,16 +49,13 @@ class WAMCache(Method):
         if age < 0 or rule not in RULES:
             raise ValueError(f"age must be 0 or more and rule one of {', '.join(RULES)}, got {age} and {rule!r}")
         self.attention, self.surprise, self.age, self.rule = attention, surprise, age, rule
-        self._watch = _FirstStep()
+        self._watch = FirstStep()
         self._refresh = _Refresh(self, self._watch)
+        super().__init__(self._refresh)
 
     def attach(self, policy: Policy) -> None:
         """Keeps the model, which ``drift`` and ``pixels`` ask."""
         self._refresh.model = policy.model
-
-    def prefill_ops(self) -> Ops:
-        """Computes the refresh set and splices it into the keys and values of the rounds before."""
-        return self._refresh
 
     def step_ops(self) -> Ops:
         """Watches the attention of the first denoising step."""
@@ -69,101 +63,46 @@ class WAMCache(Method):
 
     def begin(self) -> None:
         """Forgets the keys and values of the last episode."""
-        self._refresh.begin()
+        super().begin()
         self._watch.mass = None
 
-    def route(self, call: Call) -> str | None:
-        """``sparse`` where some row was not computed."""
-        return None if self._refresh.chosen is None else SPARSE
 
-    def counters(self) -> dict[str, float]:
-        """Visual rows that were reused and that were computed."""
-        return {"rows_reused": self._refresh.reused, "rows_computed": self._refresh.computed}
-
-
-class _FirstStep(Ops):
-    """The attention that each visual token receives from the actions at the first denoising step.
-
-    Attributes:
-        mass: [P] averaged over layers, heads and actions; None before the first round.
-    """
-
-    def __init__(self) -> None:
-        self.mass: Tensor | None = None
-
-    def start(self, call: Call) -> None:
-        self._visual = call.prefix.visual
-
-    def at(self, step: int) -> None:
-        self._watching = step == 0
-        if self._watching:
-            self.mass = None
-
-    def attended(self, layer: int, q: Tensor, k: Tensor) -> None:
-        if self._watching:
-            received = attention_mass(q, k, self._visual)
-            self.mass = received if self.mass is None else self.mass + received  # a mean ranks as the sum does
-
-
-class _Refresh(Ops):
+class _Refresh(KeptRows):
     """The keys and values of the rounds so far, and the rows of this round that replace some of them.
 
     Attributes:
         model: Of the policy.
-        chosen: [R] rows that this round computes; None for all.
-        reused: Visual rows that were not computed since ``begin``.
-        computed: Visual rows that were.
+        chosen: [R] rows that every layer of this round computes; None for all.
     """
 
     model: FlowModel
 
-    def __init__(self, method: WAMCache, watch: _FirstStep) -> None:
+    def __init__(self, method: WAMCache, watch: FirstStep) -> None:
         self._method, self._watch = method, watch
-        self.begin()
-
-    def begin(self) -> None:
-        self.chosen: Tensor | None = None
-        self.reused = self.computed = 0
-        self._key: tuple[str, torch.Size] | None = None
-        self._kept: list[tuple[Tensor, Tensor]] = []
 
     def start(self, call: Call) -> None:
-        embeddings, visual = call.prefix.embeddings, call.prefix.visual
-        now, key = embeddings[0, :visual], (call.instruction, embeddings.shape)
-        if key == self._key:
+        super().start(call)
+        now, visual = call.prefix.embeddings[0, : self.visual], self.visual
+        if self.known(call):
             refresh = self._content(call, now)
             if self._method.age:
                 refresh |= self._age >= self._method.age
         else:
-            self._key, self._kept = key, []
             refresh = torch.ones(visual, dtype=torch.bool, device=now.device)
             self._reference, self._age = now, torch.zeros(visual, dtype=torch.int64, device=now.device)
         self._reference = torch.where(refresh[:, None], now, self._reference)
         self._age = torch.where(refresh, 0, self._age + 1)
-        self._images = call.inputs.images
-        computed = int(refresh.sum())  # waits for the device, once per round: the number of rows shapes what follows
-        self.computed += computed
-        self.reused += visual - computed
-        call.extra["refreshed"] = computed / visual
-        if computed == visual:
-            self.chosen = None
-        else:
-            others = torch.arange(visual, embeddings.shape[1], device=now.device)
-            self.chosen = torch.cat([refresh.nonzero()[:, 0], others])
+        if self._method.rule == "pixels":
+            self._pixels = pixels(self.model, call)
+        chosen = refresh.nonzero()[:, 0]  # waits for the device, once per round: their number shapes what follows
+        self.chosen = self.take(None if len(chosen) == visual else chosen)
 
     def rows(self, layer: int, x: Tensor) -> Tensor | None:
         return self.chosen
 
-    def keys_values(self, layer: int, k: Tensor, v: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
-        if rows is not None:
-            old_k, old_v = self._kept[layer]
-            k, v = old_k.index_copy(1, rows, k), old_v.index_copy(1, rows, v)
-        self._kept[layer : layer + 1] = [(k, v)]
-        return k, v
-
     def _content(self, call: Call, now: Tensor) -> Tensor:
         """Returns [P] bool, the visual tokens that the round's content asks for."""
-        method, budget = self._method, min(1.0, self._method.attention + self._method.surprise)
+        method, share = self._method, min(1.0, self._method.attention + self._method.surprise)
         if method.rule == "both":
             by_attention = largest(self._attention(now), method.attention)
             return by_attention | largest(movement(now, self._reference), method.surprise)
@@ -171,10 +110,10 @@ class _Refresh(Ops):
             "attention": self._attention,
             "surprise": lambda now: movement(now, self._reference),
             "drift": lambda now: self._drift(call, len(now)),
-            "pixels": lambda now: self._pixels(call),
+            "pixels": lambda now: (pixels(self.model, call) - self._pixels).abs().mean(-1),
             "random": lambda now: _random(call.noise, len(now)).to(now.device),
         }[method.rule](now)
-        return largest(scores, budget)
+        return largest(scores, share)
 
     def _attention(self, now: Tensor) -> Tensor:
         return torch.zeros(len(now), device=now.device) if self._watch.mass is None else self._watch.mass
@@ -185,14 +124,10 @@ class _Refresh(Ops):
         self.model.prefill(call.prefix, dense)
         moved = [
             movement(new[0, :visual].flatten(1), old[0, :visual].flatten(1))
-            for pair, kept in zip(dense.pairs, self._kept, strict=True)
+            for pair, kept in zip(dense.pairs, self.kept, strict=True)
             for new, old in zip(pair, kept, strict=True)
         ]
         return torch.stack(moved).mean(0)
-
-    def _pixels(self, call: Call) -> Tensor:
-        now, before = self.model.patches(call.inputs.images), self.model.patches(self._images)
-        return (now - before).abs().mean(-1)[0]
 
 
 class _Recorder(Ops):

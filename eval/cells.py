@@ -8,25 +8,18 @@ store holds.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ..results.addresses import address, cell_address, in_chain, measurement
 from .spec import BadInput
 
 if TYPE_CHECKING:
     from ..envs import Suite
     from .spec import Spec
-
-
-def address(value: Any) -> str:
-    """Returns the SHA-256 (hex) of a value's canonical JSON."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -50,17 +43,12 @@ class Cell:
     @cached_property
     def key(self) -> str:
         """Content address of the cell."""
-        return address(asdict(self))
+        return cell_address(self.suite, self.task, self.init_state, self.seed, self.settings)
 
     @property
     def noise_seed(self) -> int:
         """Seed of the policy's noise: the same for every method, different in every cell."""
         return int(self.key[:12], 16)
-
-
-def weights_of(digests: Sequence[str]) -> str:
-    """Returns one digest for the files of a policy; empty for none."""
-    return digests[0] if len(digests) == 1 else address(list(digests)) if digests else ""
 
 
 @dataclass(frozen=True)
@@ -160,14 +148,13 @@ def make_jobs(
         for method in spec.method[first:] + spec.method[:first]:
             actor = actors[policy, method]
             code = {"suite": (suite_code or {}).get(cell.suite, ""), **actor.code}
-            # Not the names of the files: a copy elsewhere is the same policy.
-            content = [cell.key, actor.weights, list(actor.files), method, code, spec.clock, latency]
-            content += [spec.dtype, spec.device]
+            what = (method, code, spec.clock, latency, spec.dtype, spec.device)
+            content = measurement(cell.key, actor.weights, actor.files, *what)
             place = None
             if actor.ordered:
                 chain = chains.setdefault((cell.suite, method), [])
                 place = len(chain)
-                content.append({"after": chain[-1] if chain else None})
+                content = in_chain(content, chain[-1] if chain else None)
                 chain.append(address(content))
             who = (actor.weights, code, actor.files, durations)
             jobs.append(Job(cell, policy, method, address(content), *who, place))

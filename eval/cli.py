@@ -27,6 +27,8 @@ from ..files import is_wrong_path
 from ..results.escaping import visible
 from ..results.store import StoreError, StoreUnavailable
 from .commands import CommandFailed, show
+from .commands.analyze import analyze
+from .commands.bench import bench
 from .commands.board import board
 from .commands.collect import collect
 from .commands.compare import compare
@@ -34,8 +36,10 @@ from .commands.envs import envs
 from .commands.evaluate import evaluate_command
 from .commands.gate import gate
 from .commands.library import library
+from .commands.methods import methods
 from .commands.plan import plan
 from .commands.policy import policy
+from .commands.serve import serve_command
 from .commands.setup import doctor, setup
 from .commands.training import train, train_draft
 from .commands.verify import verify
@@ -63,15 +67,19 @@ for command in (
     gate,
     plan,
     watch,
+    bench,
+    analyze,
     verify,
     policy,
     envs,
+    methods,
     setup,
     doctor,
     collect,
     train,
     train_draft,
     library,
+    serve_command,
 ):
     replan.add_command(command)
 

@@ -79,9 +79,16 @@ class LatencySource(Protocol):
         """Returns the latency of a round, in nanoseconds."""
         ...
 
+    def end(self, cell: str, method: str, rounds: int) -> None:
+        """Takes the number of rounds of an episode, now that it is over.
+
+        Raises:
+            TraceDiverged: The recorded episode had more.
+        """
+
 
 @dataclass(frozen=True)
-class Fixed:
+class Fixed(LatencySource):
     """The same latency for every round."""
 
     ns: int
@@ -96,7 +103,7 @@ class Fixed:
 
 
 @dataclass(frozen=True)
-class Profile:
+class Profile(LatencySource):
     """One latency per route, as published for some machine.
 
     A profile knows routes, not methods: a method that shortens its full route (``few_step``, ``dp_cache``) is charged a
@@ -122,7 +129,7 @@ class Profile:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measured(LatencySource):
     """The wall time that the round took here. The only source that depends on the machine."""
 
     def identity(self) -> Any:
@@ -135,7 +142,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Trace:
+class Trace(LatencySource):
     """Recorded latencies, replayed to the same rounds.
 
     Attributes:
@@ -166,6 +173,18 @@ class Trace:
         if route != finished.route:
             raise TraceDiverged(f"trace diverged at round {finished.index}: recorded {route!r}, now {finished.route!r}")
         return ns
+
+    def end(self, cell: str, method: str, rounds: int) -> None:
+        """Compares the number of rounds with the recorded one.
+
+        Raises:
+            TraceDiverged: More are recorded.
+        """
+        recorded = len(self.episodes.get((cell, method), ()))
+        if rounds < recorded:
+            raise TraceDiverged(
+                f"trace diverged after round {rounds - 1}: the episode is over, and {recorded} are recorded"
+            )
 
 
 def parse_duration(text: str) -> int:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..results.schema import Run, machine_digest
-from ..results.store import Store, StoreError
+from ..results.store import Store
 from . import provenance
-from .cells import Actor, Cell, Job, make_cells, make_jobs, weights_of
+from .cells import Actor, Cell, Job, make_cells, make_jobs
 from .clock import check_routes, parse_latency
 from .rows import Host
 from .runner import run
@@ -18,6 +16,8 @@ from .spec import BadInput, Spec
 
 if TYPE_CHECKING:
     from .registry import MethodInfo, PolicyInfo, Registry
+
+MOST_ROUTES = 16  # of a method with all its parts: each is warmed up by itself, and has a line on the board
 
 
 class Plan(NamedTuple):
@@ -59,36 +59,10 @@ def evaluate(spec: Spec, registry: Registry, *, command: str, started: str, prog
         StoreError: The run directory holds another run, or cannot be written.
     """
     plan = make_plan(spec, registry, command=command, started=started)
-    for line in _reused(plan):
-        print(line, file=sys.stderr)
     run(*plan, registry, progress=progress)
     with Store.open(spec.out) as store:
         measured = len(store.done_keys() & {job.key for job in plan.jobs})
     return Tally(measured, len(plan.jobs) - measured)
-
-
-def _reused(plan: Plan) -> Iterator[str]:
-    """Yields what a resumed run takes from its directory, and what it measures again since the code has changed."""
-    try:
-        with Store.open(plan.spec.out) as store:
-            rows, runs = [row for row in store.episodes() if row.status == "done"], store.runs
-    except StoreError:  # there is none, or the run will refuse it
-        return
-    jobs = {job.key: job for job in plan.jobs}
-    here = sum(row.key in jobs for row in rows)
-    if here:
-        commits = ", ".join(dict.fromkeys(run.commit[:12] + run.commit[40:] for run in runs))
-        yield f"{plan.spec.out}: {here} of {len(jobs)} episodes are there, measured by the same code (commit {commits})"
-    cells = {(job.cell.key, job.method): job for job in plan.jobs}
-    for name in dict.fromkeys(job.method for job in plan.jobs):
-        old = [row for row in rows if row.method == name and row.key not in jobs and (row.cell, name) in cells]
-        if old:
-            now = cells[old[0].cell, name].code
-            changed = " and ".join(part for part in now if old[0].code.get(part) != now[part]) or "files"
-            yield (
-                f"{plan.spec.out}: {len(old)} episodes of {name!r} were measured by other code ({changed} changed) and "
-                "are measured again; the board shows both versions"
-            )
 
 
 def make_plan(spec: Spec, registry: Registry, *, command: str, started: str, cells: list[Cell] | None = None) -> Plan:
@@ -106,11 +80,17 @@ def make_plan(spec: Spec, registry: Registry, *, command: str, started: str, cel
         SuiteUnavailable: A suite lacks something.
     """
     hardware = provenance.hardware()
-    spec = _resolve_device(spec, hardware)
+    spec = replace(spec, device=resolved_device(spec.device, hardware["accelerator"]))
     suites, latency = registry.suites(), parse_latency(spec.latency)
     policies = {name: registry.policy(name) for name in spec.policy.values()}
     methods = {(policy, method): registry.method(method, policy) for policy in policies for method in spec.method}
-    check_routes(latency, {method: info.routes for (_, method), info in methods.items()})
+    routes = {method: info.routes for (_, method), info in methods.items()}
+    for method, declared in routes.items():
+        if len(declared) > MOST_ROUTES:
+            raise BadInput(
+                f"method {method!r} declares {len(declared)} routes; name at most {MOST_ROUTES} kinds of round"
+            )
+    check_routes(latency, routes)
     actors = {(policy, method): _actor(policies[policy], info) for (policy, method), info in methods.items()}
     suite_code = {name: registry.suite_code(suites[name]) for name in spec.suite}
     ordered = {method for (_, method), info in methods.items() if info.ordered}
@@ -129,17 +109,24 @@ def make_plan(spec: Spec, registry: Registry, *, command: str, started: str, cel
 
 def _actor(policy: PolicyInfo, method: MethodInfo) -> Actor:
     return Actor(
-        weights=weights_of(policy.files.digests),
+        weights=policy.files.digest,
         files=method.files.digests,
         code={"policy": policy.code, "method": method.code},
         ordered=method.ordered,
     )
 
 
-def _resolve_device(spec: Spec, hardware: dict[str, str]) -> Spec:
-    has_cuda = hardware["accelerator"] != provenance.NO_ACCELERATOR
-    if spec.device == "cuda" and not has_cuda:
+def resolved_device(device: str, accelerator: str) -> str:
+    """Returns ``cpu`` or ``cuda`` for what a user wrote.
+
+    Args:
+        device: One of :data:`.spec.DEVICES`.
+        accelerator: What :func:`.provenance.hardware` says of this machine's.
+
+    Raises:
+        BadInput: There is no such device.
+    """
+    has_cuda = accelerator != provenance.NO_ACCELERATOR
+    if device == "cuda" and not has_cuda:
         raise BadInput("device 'cuda' is not available on this machine; write --device cpu")
-    if spec.device == "auto":
-        return replace(spec, device="cuda" if has_cuda else "cpu")
-    return spec
+    return device if device != "auto" else "cuda" if has_cuda else "cpu"

@@ -10,8 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..results.addresses import files_digest
 from ..results.schema import Mark, Run, RunIdentity, machine_digest
-from .cells import Actors, address, combinations
+from .cells import Actors, combinations
 from .claims import shared_cores
 from .clock import Profile
 
@@ -103,9 +104,7 @@ def _marks(spec: Spec, methods: Iterable[MethodInfo], latency: LatencySource, re
 def _files(policy: str, actors: Actors) -> dict[str, str]:
     """Returns a digest of the files of a policy with each method, by method."""
     return {
-        method: address([actor.weights, sorted(actor.files)])[:16]
-        for (name, method), actor in actors.items()
-        if name == policy
+        method: files_digest(actor.weights, actor.files) for (name, method), actor in actors.items() if name == policy
     }
 
 
@@ -170,7 +169,7 @@ def hardware() -> dict[str, str]:
     accelerator = torch.cuda.get_device_name() if torch.cuda.is_available() else NO_ACCELERATOR
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
-        "processor": _processor(),
+        "processor": processor(),
         "cores": str(os.cpu_count()),
         "memory": f"{memory / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.machine()}",
@@ -179,7 +178,8 @@ def hardware() -> dict[str, str]:
     }
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Returns the name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

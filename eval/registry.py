@@ -19,16 +19,35 @@ if TYPE_CHECKING:
     import gymnasium
     import numpy as np
 
+    from ..accel.catalogue import Entry
     from ..envs import Suite
     from ..policies.policy import Policy
     from ..policies.seams import Method
+    from ..policies.snapshot import Snapshot
+    from .offered import OfferedPolicy
+    from .remote.client import RemotePolicy
 
     Space = gymnasium.Space[Any]
 
 
 # What an episode is, besides its suite. Not what these import: how an episode is requested or stored decides nothing.
-EPISODE = tuple(f"replan.{name}" for name in ("envs.realtime", "eval.cells", "eval.clock", "eval.rows", "eval.worker"))
+EPISODE = tuple(
+    f"replan.{name}"
+    for name in (
+        "envs.realtime",
+        "eval.cells",
+        "eval.clock",
+        "eval.rows",
+        "eval.worker",
+        "policies.snapshot",
+        "results.addresses",
+    )
+)
 AGENT = ("replan.policies.agent", "replan.policies.policy")
+
+
+class Unreachable(BadInput):
+    """A policy on a server cannot be asked: nothing is measured, and nobody's failure is recorded."""
 
 
 class Round(Protocol):
@@ -140,6 +159,15 @@ class Files:
         """The contents without their names, in a fixed order: a copy elsewhere is the same."""
         return tuple(sorted(self.sha256.values()))
 
+    @property
+    def digest(self) -> str:
+        """One digest of all contents: what rows call a policy's weights. Empty where there are no files."""
+        if not self.paths:
+            return ""
+        from ..policies.checkpoint import joined
+
+        return joined(self.digests)
+
 
 def _file_digest(path: Path) -> str:
     status = path.stat()  # a file that is copied here may bring the time of its last write along, and no other
@@ -210,6 +238,8 @@ class Registry:
 
     def __init__(self) -> None:
         self._policies: dict[str, Policy] = {}  # one copy of the weights per process, whatever the number of methods
+        self._paths: dict[str, Path] = {}  # of each policy that was recognised, which takes a published folder seconds
+        self._snapshots: dict[str, Snapshot] = {}  # of each when it was loaded
 
     def suites(self) -> Mapping[str, Suite]:
         """Returns the suites by name."""
@@ -236,14 +266,17 @@ class Registry:
         return gymnasium.make(suite.env_id, disable_env_checker=True, **settings)
 
     def policy(self, name: str) -> PolicyInfo:
-        """Describes a policy, by name or path (see :func:`replan.policies.policy.open_policy`).
+        """Describes a policy: by name or path (:func:`replan.policies.policy.open_policy`), or by a server's address.
 
         Raises:
             ValueError: There is no such policy.
         """
         from ..policies.policy import open_policy
 
+        if other := self._other(name):
+            return other.policy()
         stored = open_policy(name)
+        self._paths[name] = stored.path
         suites = stored.card.get("suites")
         kinds = type(stored.config), stored.family.model, type(stored.processor)
         return PolicyInfo(
@@ -254,6 +287,12 @@ class Registry:
             incompatibilities=stored.processor.incompatibilities,
         )
 
+    def methods(self) -> tuple[list[Entry], dict[str, str]]:
+        """Returns what there is to say about every method, and why others cannot be used, by name."""
+        from .. import accel
+
+        return accel.every_method()
+
     def method(self, spec: str, policy: str) -> MethodInfo:
         """Describes a method, such as ``flash:delta=0.1+dp_cache``, on a policy.
 
@@ -261,10 +300,14 @@ class Registry:
             ValueError: There is no such method or policy.
             BadInput: A file that the method needs for this policy is missing.
         """
-        from ..policies.policy import open_policy
         from ..policies.seams import Seam, naming, needed_files
 
-        path, parts, paths = open_policy(policy).path, _parts(spec), {}
+        if other := self._other(policy):
+            return other.method(spec)
+        if policy not in self._paths:
+            self.policy(policy)
+        path, parts, paths = self._paths[policy], _parts(spec), {}
+        other_routes = {Seam.ROUND, Seam.WINDOW, Seam.CONTEXT, Seam.PREDICTION}  # they leave the full one as it is
         for part in parts:
             for file in needed_files(part, path):
                 if not file.exists():
@@ -279,7 +322,7 @@ class Registry:
             files=Files(paths),
             activity_counters=tuple(counter for part in parts for counter in part.activity_counters),
             routes=tuple(dict.fromkeys(route for part in parts for route in part.routes)),
-            reschedules=tuple(part.name for part in parts if part.claims - {Seam.ROUND, Seam.PREDICTION}),
+            reschedules=tuple(part.name for part in parts if part.claims - other_routes),
             ordered=any(part.ordered for part in parts),
             code=source.digest(source.imported(*_modules(*map(type, parts))) - source.imported(*AGENT)),
             first_observations=firsts,
@@ -308,17 +351,36 @@ class Registry:
 
         Raises:
             ValueError: The method does not exist or does not fit the policy, or the checkpoint cannot be used.
+            Unreachable: The policy is on a server that does not answer.
         """
         import torch
 
         from .. import accel
         from ..policies.agent import ChunkAgent
         from ..policies.policy import load_policy
+        from ..policies.snapshot import snapshot
 
         torch.set_num_threads(1)  # more would make workers wait for each other, and change sums
+        if other := self._other(policy):
+            return other.agent(method, dtype, device)
         if policy not in self._policies:
             self._policies[policy] = load_policy(policy, dtype=getattr(torch, dtype), device=device)
+            self._snapshots[policy] = snapshot(self._policies[policy])
         return ChunkAgent(self._policies[policy], accel.parse(method))
+
+    def altered(self) -> list[str]:
+        """Returns what of the loaded policies, which all agents of a process share, is not as it was loaded."""
+        from ..policies.snapshot import changes, snapshot
+
+        loaded = [(self._snapshots[name], policy) for name, policy in self._policies.items()]
+        return [change for before, policy in loaded for change in changes(before, snapshot(policy))]
+
+    def _other(self, name: str) -> RemotePolicy | OfferedPolicy | None:
+        """Returns a policy that is no checkpoint: on a server, or another package's own kind; None for all others."""
+        from .offered import offered_policy
+        from .remote.client import SCHEMES, RemotePolicy
+
+        return RemotePolicy(name) if name.startswith(SCHEMES) else offered_policy(name)
 
 
 def _modules(*kinds: type) -> list[str]:

@@ -31,12 +31,14 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
+from ..results.addresses import address
 from ..results.escaping import visible
 from ..results.schema import INVALID_ACTION, RAISED, TIMEOUT, EpisodeRow, Run
 from ..results.store import FILE, Store, StoreError
-from .cells import address, make_batches, make_chains
+from .cells import make_batches, make_chains
 from .claims import claim_directory
 from .clock import write_trace
+from .resume import reused
 from .rows import Host, abandoned, failed
 from .spec import BadInput, RunStopped
 from .worker import BUILDING
@@ -75,7 +77,10 @@ def run(spec: Spec, jobs: Sequence[Job], record: Run, host: Host, registry: Regi
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # the check that multiprocessing itself makes
         raise BadInput("this script evaluates when a worker imports it; put that under `if __name__ == '__main__':`")
     with _run_directory(Path(spec.out), record) as store:
-        stored = {row.key: row.trajectory_hash for row in store.episodes() if row.status == "done"}
+        done = [row for row in store.episodes() if row.status == "done"]
+        for line in reused(spec.out, jobs, done, store.runs[:-1]):
+            print(line, file=sys.stderr)
+        stored = {row.key: row.trajectory_hash for row in done}
         batches = make_batches((job for job in jobs if job.place is None and job.key not in stored), registry.suites())
         chains = [chain for chain in make_chains(jobs) if any(job.key not in stored for job in chain)]
         if spec.measures_latency and (begun := [chain for chain in chains if any(job.key in stored for job in chain)]):
@@ -87,7 +92,7 @@ def run(spec: Spec, jobs: Sequence[Job], record: Run, host: Host, registry: Regi
             if batches or chains:
                 count = sum(map(len, (*batches, *chains)))
                 alike = Alike()
-                with local_workers(spec, registry, host, count) as workers, _bar(jobs, store, progress) as show:
+                with local_workers(spec, registry, host, count) as workers, _bar(jobs, done, progress) as show:
                     _build(workers, [*batches, *([job] for chain in chains for job in chain)], len(spec.method))
                     for row in _rows(workers, batches, chains, stored, spec, host):
                         store.add(row)
@@ -237,7 +242,7 @@ def _ask_to_build(jobs: dict[LocalWorker, list[Job]], suite: str, methods: int) 
                 refusal = future.result()
             except Exception as error:
                 if attempt == ATTEMPTS or isinstance(error, TimeoutError):
-                    raise RunStopped(_not_built(worker, suite, error)) from error
+                    raise RunStopped(_not_built(worker, suite, error, limit)) from error
                 lost.append(worker)
                 continue
             if refusal is not None:
@@ -247,8 +252,13 @@ def _ask_to_build(jobs: dict[LocalWorker, list[Job]], suite: str, methods: int) 
         futures = {worker: worker.build(jobs[worker], limit=limit) for worker in lost}
 
 
-def _not_built(worker: LocalWorker, suite: str, error: Exception) -> str:
+def _not_built(worker: LocalWorker, suite: str, error: Exception, limit: int) -> str:
     entry = worker.left_behind(BUILDING)
+    if isinstance(error, TimeoutError) and not entry.agent_acting:
+        return (
+            f"suite {suite!r} was not set up within {limit} times the time limit of an episode, {worker.timeout:g} s; "
+            "give a longer --timeout, or see `replan doctor`"
+        )
     if entry.agent_acting:
         policy, method = entry.notes[0]
         return (
@@ -360,7 +370,7 @@ def _play_chain(
 
 
 @contextmanager
-def _bar(jobs: Sequence[Job], store: Store, progress: bool) -> Iterator[Callable[[EpisodeRow], None]]:
+def _bar(jobs: Sequence[Job], done: Sequence[EpisodeRow], progress: bool) -> Iterator[Callable[[EpisodeRow], None]]:
     """Shows a bar with each method's success so far; yields what has to be called with every new row."""
     keys = {job.key for job in jobs}
     successes: Counter[str] = Counter()
@@ -381,8 +391,8 @@ def _bar(jobs: Sequence[Job], store: Store, progress: bool) -> Iterator[Callable
                 bar.write(visible(text, keep="\n"), file=sys.stderr)
             tally(row)
 
-        for row in store.episodes():
-            if row.status == "done" and row.key in keys:
+        for row in done:
+            if row.key in keys:
                 tally(row)
         bar.unpause()
         yield show

@@ -2,7 +2,8 @@
 
 A measurement is known by what made it, so an edited method, model or suite makes another measurement. The files are
 found from import statements, without importing anything. So a change of a comment is a change, and what is imported
-from a third package does not count (the run's record has the versions of those that matter).
+from a third package does not count (the run's record has the versions of those that matter). Python may run what it
+compiled earlier, so that is compared with the source.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import os
 import sys
 from collections.abc import Collection, Iterator
 from functools import cache
-from importlib.machinery import all_suffixes
+from importlib.machinery import EXTENSION_SUFFIXES, SourceFileLoader, all_suffixes
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
+
+from .spec import BadInput
 
 PACKAGE = __name__.partition(".")[0]
 ROOT = Path(__file__).parents[1]
@@ -28,12 +31,49 @@ File = tuple[str, Path]
 
 
 def digest(files: Collection[File]) -> str:
-    """Returns a digest (16 hex digits) of the names and contents of files."""
+    """Returns a digest (16 hex digits) of the names and contents of files.
+
+    Raises:
+        BadInput: Python would run other code than that of a file.
+    """
     content = hashlib.sha256()
     for name, path in sorted(files):
+        if path.suffix == ".py":
+            _check_compiled(path, path.stat().st_mtime_ns)
+            if name.startswith(f"{PACKAGE}/"):  # of another package every file counts, whichever is run
+                _check_alone(path)
         data = path.read_bytes()
         content.update(f"{name}:{len(data)};".encode() + data)
     return content.hexdigest()[:16]
+
+
+@cache
+def _check_compiled(path: Path, mtime_ns: int) -> None:
+    """Makes sure, once in a process, that what Python keeps of a file in ``__pycache__`` is that file compiled.
+
+    A kept file counts as fresh where it names the source's time and size, and one that was made to be unchecked counts
+    always: neither says what is in it.
+
+    Raises:
+        BadInput: It is something else.
+    """
+    kept = Path(importlib.util.cache_from_source(str(path)))
+    if not kept.is_file():
+        return
+    loader = SourceFileLoader(path.stem, str(path))
+    try:
+        same = loader.get_code(path.stem) == loader.source_to_code(path.read_bytes(), str(path))
+    except (SyntaxError, ValueError):  # a file of another package that it never imports
+        return
+    if not same:
+        raise BadInput(f"Python would run {kept}, which is not {path} compiled; delete it")
+
+
+def _check_alone(path: Path) -> None:
+    """Raises BadInput where a compiled module lies beside a file of this package: Python would prefer it."""
+    for suffix in EXTENSION_SUFFIXES:
+        if (other := path.with_name(f"{path.stem}{suffix}")).exists():
+            raise BadInput(f"Python would run {other} and not {path}; delete it")
 
 
 def imported(*modules: str) -> frozenset[File]:

@@ -35,7 +35,7 @@ class Replay:
         played: Played again.
         same_cell: First observation and manifest are equal.
         same_outcome: Of these, success and outcome are equal.
-        bit_equal: Of these, every action and state is equal.
+        bit_equal: Of these, every action and state is equal, and so is every round's step and route.
         same_code: Measured by the code that is here now.
         same_machine: Measured on this machine.
         broken: Came out as they must not: by the same code another cell, or on this machine another trajectory.
@@ -159,7 +159,7 @@ def _compare(rows: Iterable[EpisodeRow], again: dict[tuple[str, str], EpisodeRow
         played=len(played),
         same_cell=len(same_cell),
         same_outcome=len(same_outcome),
-        bit_equal=sum(a.trajectory_hash == b.trajectory_hash for a, b in same_outcome),
+        bit_equal=sum(_came_again(a, b) for a, b in same_outcome),
         same_code=sum(a.code == b.code for a, b in played),
         same_machine=sum(a.machine == machine for a, _ in played),
         broken=sum(_is_broken(a, b, machine) for a, b in played),
@@ -171,7 +171,13 @@ def _is_broken(old: EpisodeRow, new: EpisodeRow, machine: str) -> bool:
     """Whether the same code made another cell, or another trajectory on the same machine."""
     if old.code != new.code:
         return False
-    return not _is_same_cell(old, new) or (old.machine == machine and old.trajectory_hash != new.trajectory_hash)
+    return not _is_same_cell(old, new) or (old.machine == machine and not _came_again(old, new))
+
+
+def _came_again(old: EpisodeRow, new: EpisodeRow) -> bool:
+    """Whether all actions and states are equal, and made by the same rounds: as many, at the same steps and routes."""
+    rounds = [[(each.control_step, each.route) for each in row.rounds] for row in (old, new)]
+    return old.trajectory_hash == new.trajectory_hash and rounds[0] == rounds[1]
 
 
 def _is_same_cell(old: EpisodeRow, new: EpisodeRow) -> bool:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..envs.realtime import RealTime
+from ..results.addresses import address
 from ..results.groups import BASELINE
 from ..results.schema import INVALID_ACTION, OVER_BUDGET, RAISED, EpisodeRow, RoundRow
-from .cells import address, weights_of
 from .clock import FinishedRound, parse_latency
 from .journal import Journal
+from .registry import Unreachable
 from .rows import (
     ActionError,
     Host,
@@ -45,6 +46,7 @@ WARMUP_ROUNDS = 2  # uncounted rounds of an agent under each seed before its fir
 WARMUP_SEEDS = 4  # seeds tried until every route of the method has been taken: other noise may take another one
 WARMUP_ACTS = 1000  # within which an agent has to make a round
 REPLAYS = 2  # times that an episode is played again because a route was cold in it
+NAMED = 3  # changes that a message names
 COMPARED = 5  # one round in this many is compared with the dense policy: dense_error costs a dense round each time
 
 
@@ -60,6 +62,10 @@ class Changed(RuntimeError):
     """What would be measured is not what the run began with."""
 
 
+class Altered(RuntimeError):
+    """A method changed the policy that all agents of its process share."""
+
+
 class UndeclaredRoute(RuntimeError):
     """A round took a route that its method does not declare, so that nobody could have warmed it or given its time."""
 
@@ -68,11 +74,11 @@ class Contents(NamedTuple):
     """Digests of files that an agent was made of.
 
     Attributes:
-        policy: Of the policy's.
+        policy: Of the policy's, as rows have it.
         method: Of the method's own.
     """
 
-    policy: tuple[str, ...]
+    policy: str
     method: tuple[str, ...]
 
 
@@ -116,7 +122,7 @@ class Worker:
             for job in jobs:  # all agents before an environment, see `play`
                 self._agent(job.policy, job.method)
                 self._require_same(job)
-        except Changed as error:
+        except (Altered, Changed) as error:
             raise BadInput(str(error)) from error
         for cell in {job.cell.key: job.cell for job in jobs}.values():
             policy = self._spec.policy[cell.suite]
@@ -158,7 +164,8 @@ class Worker:
         rounds so far, and the cause in ``failure``. The outcome is ``invalid action`` where an action is not finite or
         has another shape than the environment takes, and ``raised`` where an exception came out of them. Whatever else
         is raised makes the row one of status ``error``. Ctrl-C does not reach a worker process, so that
-        KeyboardInterrupt and SystemExit are exceptions of whoever raised them.
+        KeyboardInterrupt and SystemExit are exceptions of whoever raised them. A method that leaves the shared policy
+        changed has ``raised``, too, whatever the episode came to; its process must play nothing else.
 
         A route that the warm-up did not take is cold when an episode first takes it. Under measured latency that would
         move the world, so the episode is played again, unless the method learns from each episode.
@@ -174,6 +181,10 @@ class Worker:
                     if row.failure is not None or not any(each.warmup for each in row.rounds):
                         break
                     row = self._episode(job, env, agent)
+            try:
+                self._require_unaltered(job.method)
+            except Altered as error:
+                row = replace(row, success=False, success_at_end=None, outcome=RAISED, failure=text_of(error))
             return row
         except BaseException as error:
             return failed(job, self._spec, self._host, text_of(error))
@@ -189,12 +200,28 @@ class Worker:
             return
         code, loaded = self._registry.code(*who), self._loaded[job.policy, job.method]
         changed = [f"the code of the {part}" for part, digest in job.code.items() if digest != code[part]]
-        changed += ["the weights of the policy"] if weights_of(loaded.policy) != job.weights else []
+        changed += ["the weights of the policy"] if loaded.policy != job.weights else []
         changed += ["the files of the method"] if loaded.method != job.files else []
         changed += ["the latency source"] if job.latency and address(self._latency.identity()) != job.latency else []
         if changed:
             raise Changed(f"{' and '.join(changed)} changed during the run; start it again")
         self._same.add(who)
+
+    def _require_unaltered(self, method: str) -> None:
+        """Makes sure that the policy is what it was when it was loaded: the other methods act with it, too.
+
+        Args:
+            method: The one that was at work.
+
+        Raises:
+            Altered: It is not.
+        """
+        if altered := self._registry.altered():
+            more = f" and {len(altered) - NAMED} more" * (len(altered) > NAMED)
+            raise Altered(
+                f"method {method!r} changed the policy that all methods share: {', '.join(altered[:NAMED])}{more}; let "
+                "it work on copies"
+            )
 
     def _episode(self, job: Job, env: Any, agent: Agent) -> EpisodeRow:
         cell = job.cell
@@ -251,6 +278,7 @@ class Worker:
             success, outcome, played.failure = False, RAISED, str(error)
             with suppress(AgentError), self._agents_turn(played):
                 played.counters = finite(agent.counters())
+        self._latency.end(cell.key, job.method, len(played.rounds))
         at_end = None if played.failure else bool_or_none(info.get("success_at_end"))
         return played.row(
             job, self._spec, self._host, success, outcome, success_at_end=at_end, trajectory=trajectory.hexdigest()
@@ -262,12 +290,13 @@ class Worker:
 
         Raises:
             ActionError: It was raised in the block.
+            Unreachable: It was raised in the block: not the agent's failure, after all.
             AgentError: Anything else was.
         """
         self._journal.turn(agent_acting=True, steps=played.steps, sim_ns=played.sim_ns)
         try:
             yield
-        except (ActionError, AgentError):
+        except (ActionError, AgentError, Unreachable):
             raise
         except BaseException as error:
             raise AgentError(text_of(error)) from error
@@ -294,6 +323,7 @@ class Worker:
                 taken |= {self._declared(policy, method, _next_round(agent, observation)) for _ in range(WARMUP_ROUNDS)}
                 if taken.issuperset(info.routes):
                     break
+            self._require_unaltered(method)
         if not info.ordered:
             self._routes |= {(policy, method, route) for route in taken}
         self._warm.add((policy, method))
@@ -362,21 +392,22 @@ class Worker:
         return self._methods[policy, method]
 
     def _new_agent(self, policy: str, method: str) -> Agent:
-        """Makes an agent, and makes sure that it was not made while its files were being replaced.
+        """Makes an agent, and makes sure that its files were not being replaced, and that others can act after it.
 
         Raises:
-            Changed: They were.
+            Altered: It changed what it shares with them.
+            Changed: The files were replaced.
         """
         before = self._contents(policy, method)
         agent = self._registry.agent(policy, method, self._spec.dtype, self._spec.device)
         if self._contents(policy, method) != before:
             raise Changed(f"files of policy {policy!r} or method {method!r} changed while they were read; start again")
+        self._require_unaltered(method)
         self._loaded.setdefault((policy, method), before)
         return agent
 
     def _contents(self, policy: str, method: str) -> Contents:
-        files = self._registry.policy(policy).files, self._registry.method(method, policy).files
-        return Contents(*(each.digests for each in files))
+        return Contents(self._registry.policy(policy).files.digest, self._registry.method(method, policy).files.digests)
 
 
 BUILDING = "build"  # key of the journal's entry while a worker is built

@@ -48,10 +48,13 @@ class LocalWorker:
         registry: Where suites, policies and methods come from.
         host: This machine.
         journal: File for the journal of its process.
+
+    Attributes:
+        timeout: Seconds that an episode may take.
     """
 
     def __init__(self, spec: Spec, registry: Registry, host: Host, journal: Path) -> None:
-        self._timeout, self._setup, self._journal = spec.timeout, (registry, spec, host, journal), journal
+        self.timeout, self._setup, self._journal = spec.timeout, (registry, spec, host, journal), journal
         self._measured = spec.measures_latency
         self._suite: str | None = None
         self._start()
@@ -70,19 +73,19 @@ class LocalWorker:
             limit: How many times the time limit of an episode it may take.
         """
         self._fresh = False
-        return self._pool.schedule(_build, args=[jobs], timeout=self._timeout * limit)
+        return self._pool.schedule(_build, args=[jobs], timeout=self.timeout * limit)
 
     def play(self, job: Job) -> Future[EpisodeRow]:
         """Plays one episode."""
         if self._fresh:
-            self._pool.schedule(_prepare, args=[job], timeout=self._timeout * 2)  # to load, and for the first rounds
+            self._pool.schedule(_prepare, args=[job], timeout=self.timeout * 2)  # to load, and for the first rounds
             self._fresh = False
         return self._pool.schedule(_play, args=[job], timeout=self.time_limit)
 
     @property
     def time_limit(self) -> float:
         """Seconds that one episode may take; under measured latency it may have to be played again."""
-        return self._timeout * (1 + REPLAYS if self._measured else 1)
+        return self.timeout * (1 + REPLAYS if self._measured else 1)
 
     def left_behind(self, key: str) -> Entry:
         """Returns what the process had come to in a job when it was lost."""

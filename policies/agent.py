@@ -20,7 +20,7 @@ class ChunkAgent:
     Args:
         policy: The dense policy.
         methods: Acceleration methods with disjoint claims; none is dense.
-        window: Actions executed before the next round; the policy's own if None.
+        window: Actions executed before the next round, unless a method says otherwise; the policy's own if None.
 
     Attributes:
         round: The round that the last ``act`` ran, or None where it took an action that was already planned.
@@ -36,6 +36,7 @@ class ChunkAgent:
         if not 1 <= self.window <= policy.model.horizon:
             raise ValueError(f"the replan window must be 1..{policy.model.horizon} actions, got {self.window}")
         self.methods.attach(policy)
+        self.window = self.methods.window(self.window)
         self.reset(0)
 
     def reset(self, seed: int) -> None:

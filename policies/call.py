@@ -25,7 +25,7 @@ def call_policy(
     executed: np.ndarray | None = None,
     window: int | None = None,
 ) -> Round:
-    """Runs one round: encode, ask ROUND, prefill, denoise, decode.
+    """Runs one round: ask ROUND, encode, prefill, denoise, decode.
 
     Args:
         policy: The dense policy.
@@ -43,10 +43,8 @@ def call_policy(
     if executed is None:
         executed = np.zeros((0, model.action_dim), np.float32)
     window = policy.processor.replan if window is None else window
-    with watch.stage("encode"):
-        prefix = stages.encode(inputs)
     instruction = str(observation.get("instruction", ""))
-    call = Call(inputs, instruction, prefix, noise, control_step, executed, window, stages, watch)
+    call = Call(inputs, instruction, noise, control_step, executed, window, stages, watch)
     methods.look(call)
     proposal = methods.propose(call)
     if proposal is not None:
@@ -95,9 +93,11 @@ def full_path(model: FlowModel, methods: Methods, call: Call) -> Tensor:
     ``dense`` below is the reference that this function equals, bit for bit, where no method is attached.
     """
     flow, run = model.flow, call.stages
-    with call.stage("prefill"):
-        methods.prefill_ops.start(call)
-        call.context = run.prefill(call.prefix, methods.prefill_ops)
+    call.context = methods.context(call)
+    if call.context is None:
+        with call.stage("prefill"):
+            methods.prefill_ops.start(call)
+            call.context = run.prefill(call.prefix, methods.prefill_ops)
     with call.stage("denoise"):
         context = run.condition(call.context, call.inputs)
         schedule, start = methods.schedule(call, flow), methods.start(call, flow)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -204,5 +204,10 @@ def file_hash(path: Path) -> str:
 
 def files_hash(files: Sequence[Path]) -> str:
     """Returns the SHA-256 of a file, or one of several files' in any order."""
-    digests = sorted(map(file_hash, files))
-    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+    return joined(map(file_hash, files))
+
+
+def joined(digests: Iterable[str]) -> str:
+    """Returns one digest for those of files in any order: of one file its own, of none an empty text."""
+    several = sorted(digests)
+    return hashlib.sha256("".join(several).encode()).hexdigest() if len(several) > 1 else "".join(several)

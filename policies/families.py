@@ -1,19 +1,22 @@
 """Model families by the kind that a checkpoint names. No other file asks which family a policy belongs to.
 
 Packages of other authors add families with an entry point of the group ``replan.policies``: its name is the kind, its
-value a :class:`Family`.
+value a :class:`Family`. A policy of another kind is offered in the same group: its name is the policy's, its value a
+:class:`~replan.policies.planner.PlannerPolicy`.
 """
 
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import entry_points
 from .checkpoint import CheckpointError
+from .planner import PlannerPolicy
 
 if TYPE_CHECKING:
     from .model import FlowModel
@@ -32,6 +35,8 @@ class Family:
         config: Frozen dataclass of the model's dimensions; it refuses values out of range.
         model: The model, built from its configuration alone.
         processor: Frozen dataclass of conventions (a :class:`~replan.policies.processing.Processor`).
+        sizes: Configurations by name: ``full`` as published, ``layers`` with the published widths and two layers of
+            each kind, ``tiny`` for training on a processor; a family may have more.
         policies: Folder of policies that come with the family's package, ``NAME.safetensors`` each; None if there are
             none.
     """
@@ -41,6 +46,7 @@ class Family:
     model: type[FlowModel]
     processor: type[Any]
     policies: Path | None = None
+    sizes: Mapping[str, Any] = field(default_factory=dict)
 
 
 def family(kind: str) -> Family:
@@ -59,6 +65,17 @@ def family(kind: str) -> Family:
     return families[kind]
 
 
+def size(family: Family, name: str) -> Any:
+    """Returns a configuration of a family by name.
+
+    Raises:
+        ValueError: There is none.
+    """
+    if name not in family.sizes:
+        raise ValueError(f"{family.kind} has no size {name!r}; it has {', '.join(family.sizes) or 'none'}")
+    return family.sizes[name]
+
+
 def kinds() -> list[str]:
     """Returns the kinds that can be read."""
     families, reasons = _others()
@@ -73,15 +90,28 @@ def shipped_policies() -> dict[str, Path]:
     return {path.stem: path for folder in folders for path in folder.glob("*.safetensors") if "." not in path.stem}
 
 
-@cache
+def planner_policies() -> tuple[dict[str, PlannerPolicy], dict[str, str]]:
+    """Returns policies of other kinds by name, and why what is missing in this group cannot be used."""
+    offered, reasons = _offered()
+    return {name: each for name, each in offered.items() if isinstance(each, PlannerPolicy)}, reasons
+
+
 def _others() -> tuple[dict[str, Family], dict[str, str]]:
     """Families of other packages by kind, and why those that are missing cannot be used."""
-    return entry_points.load(GROUP, BUILT_IN, "family", _fault)
+    offered, reasons = _offered()
+    return {kind: each for kind, each in offered.items() if isinstance(each, Family)}, reasons
+
+
+@cache
+def _offered() -> tuple[dict[str, Any], dict[str, str]]:
+    return entry_points.load(GROUP, BUILT_IN, "family or policy", _fault)
 
 
 def _fault(kind: str, loaded: Any) -> str | None:
+    if isinstance(loaded, PlannerPolicy):
+        return None
     if not isinstance(loaded, Family):
-        return "is not a Family"
+        return "is neither a Family nor a PlannerPolicy"
     if not (loaded.policies is None or isinstance(loaded.policies, Path)):
         return f"has policies {loaded.policies!r}, which is not a Path"
     return None

@@ -247,6 +247,7 @@ class FastWAM(FlowModel):
 
     seams: ClassVar[frozenset[Seam]] = frozenset({Seam.PREFILL_ROWS, Seam.PREFILL_FFN, Seam.STEP_FFN})
     context: ClassVar[type] = FastWAMContext
+    state_in_prefix: ClassVar[bool] = True
 
     def __init__(self, config: FastWAMConfig) -> None:
         super().__init__()
@@ -358,4 +359,10 @@ class FastWAMProcessor(Standardised):
     """Conventions of a Fast-WAM: scaled states and actions, and the instruction's tokens."""
 
 
-FAMILY = Family("fast_wam", FastWAMConfig, FastWAM, FastWAMProcessor)
+FAMILY = Family(
+    "fast_wam",
+    FastWAMConfig,
+    FastWAM,
+    FastWAMProcessor,
+    sizes={"full": FAST_WAM, "layers": replace(FAST_WAM, depth=2, vocab=1024), "tiny": TINY},
+)

@@ -9,9 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+Number = TypeVar("Number", float, Tensor)
 
 PREDICTIONS = ("velocity", "action")
 SAMPLERS = ("euler", "renoise")
@@ -123,7 +126,7 @@ class FlowSpec:
         """Returns the share of the action in x at a time: 0 at noise, 1 at the action."""
         return time if self.noise_time == 0 else 1.0 - time
 
-    def time(self, progress: float) -> float:
+    def time(self, progress: Number) -> Number:
         """Returns the model's time at a progress in [0, 1]."""
         return progress if self.noise_time == 0 else 1.0 - progress
 

@@ -262,6 +262,7 @@ class Groot(Modulated[Modulations], FlowModel):
         config: Dimensions.
     """
 
+    head: ClassVar[str] = "decoder_out"
     seams: ClassVar[frozenset[Seam]] = frozenset({Seam.PREFILL_FFN, Seam.STEP_FFN})
     context: ClassVar[type] = GrootContext
 
@@ -414,4 +415,16 @@ def _source(seen: Tensor) -> Source:
     return Source(columns, None if mask.all() else mask)
 
 
-FAMILY = Family("groot_n1.6", GrootConfig, Groot, GrootProcessor)
+FAMILY = Family(
+    "groot_n1.6",
+    GrootConfig,
+    Groot,
+    GrootProcessor,
+    sizes={
+        "full": GROOT_N1_6,
+        "layers": replace(  # blocks of the expert are of two kinds in turn
+            GROOT_N1_6, depth=2, vision_depth=2, expert_depth=4, vocab=1024, image_token=1023
+        ),
+        "tiny": TINY,
+    },
+)

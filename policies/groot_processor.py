@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from . import processing
 from .cropped import cropped
 from .model import Inputs
 from .standardised import Standardised
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 CHAT = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n{instruction}{images}<|im_end|>\n"
 IMAGE = "<image {number}><img>{places}</img>"
@@ -64,6 +67,22 @@ class GrootProcessor(Standardised):
                 f"{self.crop}"
             )
 
+    @classmethod
+    def of(cls, config: Any, **conventions: Any) -> Self:
+        """See :class:`Standardised`: the first robot of the model, bare instructions, images that are not cropped."""
+        return cls(
+            **conventions,
+            robot=0,
+            image_token=config.image_token,
+            tokens_per_view=config.tokens_per_view,
+            chat=False,
+            formal=False,
+            state_clip=(False,) * len(conventions["state_mean"]),
+            action_clip=(False,) * len(conventions["action_mean"]),
+            edge=0,
+            crop=1.0,
+        )
+
     def check(self, config: Any) -> None:
         """Raises ValueError unless a model of these dimensions fits the conventions."""
         super().check(config)
@@ -92,9 +111,9 @@ class GrootProcessor(Standardised):
         """
         return super().tokenize(prompt) + [self.image_token] * (len(self.cameras) * self.tokens_per_view)
 
-    def inputs(self, observation: Mapping[str, Any]) -> Inputs:
+    def assemble(self, images: Tensor, tokens: Tensor, state: Tensor) -> Inputs:
         """See :class:`Standardised`; the inputs name the robot."""
-        return replace(super().inputs(observation), embodiment=torch.tensor([self.robot]))
+        return replace(super().assemble(images, tokens, state), embodiment=torch.full((len(images),), self.robot))
 
     def views(self, observation: Mapping[str, Any]) -> np.ndarray:
         """See :class:`Standardised`.

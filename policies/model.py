@@ -25,6 +25,10 @@ class Seam(str, Enum):
 
     ROUND = "round"
     """Which path the round takes: a method may produce the chunk without the full path."""
+    WINDOW = "window"
+    """How many actions are executed before the next round."""
+    CONTEXT = "context"
+    """What the steps read: a method may give the context of an earlier round, and nothing is encoded or prefilled."""
     PREFILL_ROWS = "prefill_rows"
     """Which prefix rows are computed at each layer, and which keys and values all of them see."""
     PREFILL_FFN = "prefill_ffn"
@@ -43,8 +47,13 @@ class Seam(str, Enum):
     """How the stages run: compiled, captured, fused. The arithmetic is the same within rounding."""
 
 
-ROUND_SEAMS = frozenset({Seam.ROUND, Seam.INIT, Seam.SCHEDULE, Seam.PREDICTION, Seam.BACKEND})
+ROUND_SEAMS = frozenset(
+    {Seam.ROUND, Seam.WINDOW, Seam.CONTEXT, Seam.INIT, Seam.SCHEDULE, Seam.PREDICTION, Seam.BACKEND}
+)
 """Seams that every round offers. The others lie inside the model, and :attr:`FlowModel.seams` says which it offers."""
+
+CONTAINS = {Seam.CONTEXT: frozenset({Seam.PREFILL_ROWS, Seam.PREFILL_FFN})}
+"""Seams that do not exist in a round in which another one is used: there is no prefill where a context is given."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +169,11 @@ class Ops:
         return None
 
     def keys_values(self, layer: int, k: Tensor, v: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Returns the keys and values [B, T, head_dim] that the queries see, given those of the computed rows."""
+        """Returns the keys and values [B, S, head_dim] that the queries see, given those of the computed rows.
+
+        S is T, or fewer in a prefill that drops rows: then the actions see only these in this layer. The prefix of a
+        round has no masked rows, which would be in their way: a batch of one drops them.
+        """
         return k, v
 
     def ffn(self, layer: int, x: Tensor, ffn: nn.Module, rows: Tensor | None) -> Tensor:
@@ -197,6 +210,8 @@ class FlowModel(nn.Module):
         action_dim: Channels of an action, padding included.
         seams: Seams inside the model that its walks offer.
         context: The type that ``prefill`` returns; methods may require one.
+        head: Name of the module whose output is the prediction.
+        state_in_prefix: Whether the robot's state enters with the prefix, so that a context is as old as its state.
     """
 
     config: Any
@@ -205,6 +220,8 @@ class FlowModel(nn.Module):
     action_dim: int
     seams: ClassVar[frozenset[Seam]] = frozenset()
     context: ClassVar[type] = object
+    head: ClassVar[str] = "action_out"
+    state_in_prefix: ClassVar[bool] = False
 
     def encode(self, inputs: Inputs) -> Prefix:
         """Embeds images and text."""

@@ -142,4 +142,15 @@ class Pi0Processor(Standardised):
         return values
 
 
-FAMILY = Family("pi0", Pi0Config, Pi0, Pi0Processor)
+FAMILY = Family(
+    "pi0",
+    Pi0Config,
+    Pi0,
+    Pi0Processor,
+    sizes={
+        "full": PI0,
+        "layers": replace(PI0, depth=2, vision_depth=2, vocab=1024),
+        "tiny": TINY,
+        "tiny-coarse": TINY_COARSE,
+    },
+)

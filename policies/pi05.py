@@ -15,8 +15,8 @@ tests/policies/test_pi05_parity.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar, cast
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -29,6 +29,9 @@ from .model import DENSE, FlowModel, Inputs, KVContext, Ops, Prefix, Seam
 from .modulated import Modulated
 from .paligemma import Dimensions, denoise, layers
 from .standardised import Standardised
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 PROMPTS = {
     "instruction": "{instruction}\n",
@@ -137,10 +140,30 @@ class Pi05Processor(Standardised):
         if self.format not in PROMPTS:
             raise ValueError(f"format must be one of {', '.join(PROMPTS)}, got {self.format!r}")
 
+    @classmethod
+    def of(cls, config: Any, **conventions: Any) -> Self:
+        """See :class:`Standardised`: the prompt is the instruction."""
+        return cls(**conventions, format="instruction")
+
     def prompt(self, instruction: str, state: Tensor) -> str:
         """Returns the text that the model reads; ``state`` [state_dim] is normalised."""
         numbers = " ".join(map(str, processing.bins(state)))
         return PROMPTS[self.format].format(instruction=processing.plain(instruction), state=numbers)
 
 
-FAMILY = Family("pi0.5", Pi05Config, Pi05, Pi05Processor)
+# rMuscle's pi0.5-L: VLM and expert of 2 billion parameters each. Its larger ones have as many keys as queries.
+_LARGE = replace(PI05, expert_width=2048, expert_mlp=16_384)
+
+FAMILY = Family(
+    "pi0.5",
+    Pi05Config,
+    Pi05,
+    Pi05Processor,
+    sizes={
+        "full": PI05,
+        "layers": replace(PI05, depth=2, vision_depth=2, vocab=1024),
+        "large": _LARGE,
+        "large-layers": replace(_LARGE, depth=2, vision_depth=2, vocab=1024),
+        "tiny": TINY,
+    },
+)

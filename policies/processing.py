@@ -110,16 +110,23 @@ def incompatibilities(
     observations: gymnasium.Space[Any],
     actions: gymnasium.Space[Any],
     cameras: Sequence[str],
-    state_dim: int,
+    state_dim: int | None,
     action_dim: int,
 ) -> list[str]:
-    """Returns a phrase for each reason why a policy with these cameras and widths cannot act in these spaces."""
+    """Returns a phrase for each reason why a policy with these cameras and widths cannot act in these spaces.
+
+    A policy whose ``state_dim`` is None takes any state.
+    """
     offered: Mapping[str, Any] = getattr(observations, "spaces", {})
     existing = [name for name, space in offered.items() if len(space.shape or ()) == 3]
     state = offered["state"].shape if "state" in offered else None
     return [
         *(f"the suite has no camera {name!r}, but {existing}" for name in cameras if name not in existing),
-        *([f"the suite's state is {state}, the policy's {(state_dim,)}"] if state != (state_dim,) else []),
+        *(
+            [f"the suite's state is {state}, the policy's {(state_dim,)}"]
+            if state_dim and state != (state_dim,)
+            else []
+        ),
         *(
             [f"the suite's action is {actions.shape}, the policy's {(action_dim,)}"]
             if actions.shape != (action_dim,)

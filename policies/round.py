@@ -6,6 +6,7 @@ import time  # noqa: TID251 - measuring is this file's job
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,16 +30,19 @@ class Stopwatch:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self.stages_ns: dict[str, int] = {}
+        self._finished_ns = 0  # of all stages so far
         self._start, self._cpu_start = time.perf_counter_ns(), time.process_time_ns()
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Adds the wall time of the block to a stage."""
+        """Adds the wall time of the block to a stage, less that of the stages inside the block."""
         self._wait()
-        start = time.perf_counter_ns()
+        start, before = time.perf_counter_ns(), self._finished_ns
         yield
         self._wait()
-        self.stages_ns[name] = self.stages_ns.get(name, 0) + time.perf_counter_ns() - start
+        took = time.perf_counter_ns() - start
+        self.stages_ns[name] = self.stages_ns.get(name, 0) + took - (self._finished_ns - before)
+        self._finished_ns = before + took
 
     def read(self) -> tuple[int, int]:
         """Returns wall and processor time since the stopwatch was made, in nanoseconds."""
@@ -56,7 +60,6 @@ class Call:
     Attributes:
         inputs: Model inputs of batch 1.
         instruction: The instruction as the environment gave it.
-        prefix: Prefix embeddings of this round's observation.
         noise: [1, H, A], the same for every method at the same control step of an episode.
         control_step: Control steps executed so far in the episode.
         executed: [n, A] float32 actions executed since the last round, in the environment's convention; n = 0 at the
@@ -72,7 +75,6 @@ class Call:
 
     inputs: Inputs
     instruction: str
-    prefix: Prefix
     noise: Tensor
     control_step: int
     executed: np.ndarray
@@ -83,6 +85,12 @@ class Call:
     schedule: Schedule | None = None
     chunk: Tensor | None = None
     extra: dict[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def prefix(self) -> Prefix:
+        """Prefix embeddings of this round's observation, which is encoded when they are first read."""
+        with self.stage("encode"):
+            return self.stages.encode(self.inputs)
 
     def stage(self, name: str) -> Any:
         """Returns a context manager that adds the wall time of its block to a stage."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from .flow import FlowSpec, Schedule
-from .model import DENSE, ROUND_SEAMS, FlowModel, Ops, Seam, Stages
+from .model import CONTAINS, DENSE, ROUND_SEAMS, FlowModel, Ops, Seam, Stages
 from .policy import Policy
 from .round import FULL, Call, Proposal, Start
 
@@ -37,6 +37,8 @@ class Method:
         routes: Routes that its rounds may take; they may depend on its options.
         requires: Type of context that the model must produce; None if any will do.
         ordered: Whether the method learns across episodes. Its episodes then run in one fixed order in one process.
+        limit: Options with which it is exactly dense, as users read them; empty where there are none.
+        papers: arXiv identifiers of what it follows.
     """
 
     name: ClassVar[str] = "dense"
@@ -45,6 +47,16 @@ class Method:
     routes: tuple[str, ...] = (FULL,)
     requires: ClassVar[type | None] = None
     ordered: ClassVar[bool] = False
+    limit: ClassVar[str] = ""
+    papers: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def misfit(cls, model: type[FlowModel]) -> str | None:
+        """Returns why the method cannot work with models of a type, besides ``claims`` and ``requires``; None if none.
+
+        The text goes on after a colon.
+        """
+        return None
 
     def files(self, policy: Path) -> list[Path]:
         """Returns the files that the method needs besides the policy at this path, such as a draft or a library.
@@ -52,6 +64,9 @@ class Method:
         Their contents are part of a measurement's address.
         """
         return []
+
+    def make_files(self, policy: Policy) -> None:
+        """Writes untrained stand-ins for ``files``, with which the speed of the method alone can be measured."""
 
     def first_observations(self, policy: Path) -> frozenset[str]:
         """Returns digests of the first observations of episodes that the files hold, as rows of results have them.
@@ -78,7 +93,7 @@ class Method:
         return {}
 
     def look(self, call: Call) -> None:
-        """Tap: the observation has been encoded; nothing else has run."""
+        """Tap: the observation is there, and nothing has run. Who reads ``call.prefix`` lets it be encoded."""
 
     def observe_full(self, call: Call) -> None:
         """Tap: the full path of this round has run; ``call.context`` and ``call.chunk`` are set."""
@@ -95,6 +110,18 @@ class Method:
 
     def propose(self, call: Call) -> Proposal | None:
         """ROUND: a chunk that makes the full path unnecessary, or None to let the full path run."""
+        raise NotImplementedError
+
+    def window(self, window: int) -> int:
+        """WINDOW: how many actions are executed before the next round. Asked once, after ``attach``.
+
+        Args:
+            window: What it would be without the method.
+        """
+        raise NotImplementedError
+
+    def context(self, call: Call) -> Any | None:
+        """CONTEXT: a context that ``prefill`` returned in an earlier round, or None to let it run in this one."""
         raise NotImplementedError
 
     def init(self, call: Call, flow: FlowSpec) -> Start | None:
@@ -170,6 +197,28 @@ def needed_files(method: Method, policy: Path) -> list[Path]:
     return paths
 
 
+def obstacle(method: Method | type[Method], model: type[FlowModel], name: str) -> str | None:
+    """Returns why a method cannot run on models of a type, as a sentence; None where it can.
+
+    Args:
+        method: The method.
+        model: The type of the model.
+        name: How the sentence calls the policy or the family.
+    """
+    if missing := sorted(method.claims - ROUND_SEAMS - model.seams):
+        return (
+            f"{method.name!r} replaces the {missing[0].value!r} seam, which {name} does not offer: its model "
+            f"({model.__name__}) has {', '.join(sorted(seam.value for seam in model.seams)) or 'none inside'}"
+        )
+    if method.requires is not None and not issubclass(model.context, method.requires):
+        return (
+            f"{method.name!r} requires a context of the kind {method.requires.__name__}, and the model of {name} "
+            f"produces a {model.context.__name__}"
+        )
+    reason = method.misfit(model)
+    return reason and f"{method.name!r} cannot run on {name}: {reason}"
+
+
 class Methods:
     """Methods that act together, composed once.
 
@@ -192,6 +241,13 @@ class Methods:
                         f"{seam.value!r} seam"
                     )
                 self.owner[seam] = method
+        for outer, inner in CONTAINS.items():
+            for seam in sorted(inner & self.owner.keys()):
+                if outer in self.owner and self.owner[outer] is not self.owner[seam]:
+                    raise ValueError(
+                        f"{self.owner[outer].name!r} and {self.owner[seam].name!r} cannot be combined: the "
+                        f"{seam.value!r} seam is missing from rounds in which the {outer.value!r} seam is used"
+                    )
         self.prefill_ops: Ops = DENSE
         self.step_ops: Ops = DENSE
         self.stages: Stages | None = None
@@ -204,18 +260,10 @@ class Methods:
                 or a method refuses the policy or fails.
         """
         model = policy.model
-        for seam, method in self.owner.items():
-            if seam not in ROUND_SEAMS | model.seams:
-                raise ValueError(
-                    f"{method.name!r} replaces the {seam.value!r} seam, which {policy.name} does not offer: its model "
-                    f"({type(model).__name__}) has {', '.join(sorted(s.value for s in model.seams)) or 'none inside'}"
-                )
         for method in self.all:
-            if method.requires is not None and not issubclass(model.context, method.requires):
-                raise ValueError(
-                    f"{method.name!r} requires a context of the kind {method.requires.__name__}, and the model of "
-                    f"{policy.name} produces a {model.context.__name__}"
-                )
+            if reason := obstacle(method, type(model), policy.name):
+                raise ValueError(reason)
+        for method in self.all:
             with naming(f"the method {method.name!r} cannot be attached to {policy.name}"):
                 method.attach(policy)
         with naming(f"the stages of {policy.name} cannot be replaced"):
@@ -256,7 +304,7 @@ class Methods:
         return counted
 
     def look(self, call: Call) -> None:
-        """Shows every method the encoded observation."""
+        """Shows every method the observation."""
         for method in self.all:
             method.look(call)
 
@@ -268,6 +316,14 @@ class Methods:
     def propose(self, call: Call) -> Proposal | None:
         """ROUND."""
         return self.owner[Seam.ROUND].propose(call) if Seam.ROUND in self.owner else None
+
+    def window(self, window: int) -> int:
+        """WINDOW."""
+        return self.owner[Seam.WINDOW].window(window) if Seam.WINDOW in self.owner else window
+
+    def context(self, call: Call) -> Any | None:
+        """CONTEXT; None is the prefill's."""
+        return self.owner[Seam.CONTEXT].context(call) if Seam.CONTEXT in self.owner else None
 
     def schedule(self, call: Call, flow: FlowSpec) -> Schedule:
         """SCHEDULE."""

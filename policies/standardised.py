@@ -16,6 +16,7 @@ from .model import Inputs
 
 if TYPE_CHECKING:
     import gymnasium
+    from typing_extensions import Self
 
 _MOST = {"cameras": 8, "words": 1 << 20, "max_tokens": 1024, "replan": 1024}
 """Largest values in a checkpoint, well beyond any published policy."""
@@ -77,6 +78,16 @@ class Standardised:
         if len(set(self.cameras)) < len(self.cameras):
             raise ValueError(f"cameras must differ, got {self.cameras}")
 
+    @classmethod
+    def of(cls, config: Any, **conventions: Any) -> Self:
+        """Returns the conventions of a policy that is made here; a family adds those that follow from the dimensions.
+
+        Args:
+            config: The model's dimensions.
+            conventions: The fields of this class.
+        """
+        return cls(**conventions)
+
     @property
     def continuous(self) -> list[int]:
         """Indices of the continuous action channels."""
@@ -129,12 +140,17 @@ class Standardised:
         state = processing.checked_state(observation, len(self.state_mean))
         normalised = self.normalise_state(torch.from_numpy(state))
         tokens = torch.tensor([self.tokenize(self.prompt(processing.checked_instruction(observation), normalised))])
-        return Inputs(
-            images=processing.pixels(torch.from_numpy(self.views(observation))[None]),
-            tokens=tokens,
-            token_mask=tokens != 0,
-            state=normalised[None],
-        )
+        return self.assemble(torch.from_numpy(self.views(observation))[None], tokens, normalised[None])
+
+    def assemble(self, images: Tensor, tokens: Tensor, state: Tensor) -> Inputs:
+        """Returns the inputs of a batch.
+
+        Args:
+            images: [B, V, S, S, 3] uint8, as :meth:`views` has them.
+            tokens: [B, T], as :meth:`tokenize` has them.
+            state: [B, state_dim], normalised.
+        """
+        return Inputs(images=processing.pixels(images), tokens=tokens, token_mask=tokens != 0, state=state)
 
     def views(self, observation: Mapping[str, Any]) -> np.ndarray:
         """Returns an observation's images as the policy sees them, uint8 [V, image_size, image_size, 3]."""

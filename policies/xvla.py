@@ -21,7 +21,6 @@ Architecture: X-VLA (Zheng et al., 2025) as in lerobot 0.6.1; checked against it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, cast
 
@@ -394,13 +393,19 @@ class XVLAProcessor(Standardised):
                 f"and {config.spare} tokens"
             )
 
-    def inputs(self, observation: Mapping[str, Any]) -> Inputs:
-        """Returns model inputs of batch 1, float32 on the CPU.
-
-        Raises:
-            ObservationError: An entry is missing or of another type or shape, or a value is not finite.
-        """
-        return replace(super().inputs(observation), embodiment=torch.tensor([self.embodiment]))
+    def assemble(self, images: Tensor, tokens: Tensor, state: Tensor) -> Inputs:
+        """See :class:`Standardised`; the inputs name the robot."""
+        return replace(super().assemble(images, tokens, state), embodiment=torch.full((len(images),), self.embodiment))
 
 
-FAMILY = Family("x_vla", XVLAConfig, XVLA, XVLAProcessor)
+FAMILY = Family(
+    "x_vla",
+    XVLAConfig,
+    XVLA,
+    XVLAProcessor,
+    sizes={
+        "full": X_VLA,
+        "layers": replace(X_VLA, vision_depths=(1, 1, 1, 1), vlm_depth=2, depth=2, vocab=1024),
+        "tiny": TINY,
+    },
+)

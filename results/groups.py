@@ -140,6 +140,7 @@ def groups(stores: Iterable[Store]) -> list[Group]:
     Raises:
         ManifestMismatch: A cell is not the same episode everywhere, though the suite's code is the same.
         MeasurementMismatch: A latency's name stands for different durations.
+        ValueError: A run is given twice.
     """
     gathered: dict[tuple[Any, ...], dict[str, list[tuple[EpisodeRow, Store]]]] = {}
     latencies: dict[tuple[str, str], Any] = {}
@@ -162,7 +163,16 @@ def groups(stores: Iterable[Store]) -> list[Group]:
 
 
 def by_start(stores: Iterable[Store]) -> list[Store]:
-    """Stores by when their runs started first; of equally old ones, such as copies, by path."""
+    """Stores by when their runs started first; of equally old ones, such as copies, by path.
+
+    Raises:
+        ValueError: One is given twice.
+    """
+    stores, seen = list(stores), set[str]()
+    for store in stores:
+        if (real := os.path.realpath(store.path)) in seen:
+            raise ValueError(f"{store.path.parent} is given twice; give it once")
+        seen.add(real)
     return sorted(stores, key=lambda store: (store.run.started, os.path.realpath(store.path)))
 
 

@@ -12,11 +12,11 @@ import numpy as np
 from . import stats
 from .groups import BASELINE, Group, groups
 from .inference import RetentionByTask, retention_by_task
-from .marks import LOSS, NONE_FINISHED, NOT_ACTIVE, activity, marks
+from .marks import LOSS, NONE_FINISHED, NOT_ACTIVE, NOT_WARM, activity, marks
 from .pairs import Flip, Pairs, baseline_of, pair
 from .schema import EpisodeRow, Mark
 from .store import Store
-from .timing import charges, contention, spans
+from .timing import Charges, charges, contention, spans
 from .verdicts import MARGIN, Verdict, judge
 
 
@@ -53,13 +53,13 @@ class Row:
         verdict: What the cells prove about success, in the worst case, for all rows of one condition and code together;
             None where no cell is shared.
         rounds: Mean rounds per episode.
-        round_ns: Durations of one round, without warm-up; one that did not return has its charge
+        round_ns: Durations of one round; one that was cold or did not return has its charge
             (:func:`.timing.charges`).
         action_ns: Duration of these rounds per executed action.
         latency_ns: Mean latency of a round as the environment saw it.
         routes: Share and durations by route.
-        speed_up: Over the baseline, on shared cells of one session, failures included; None without such cells. Rounds
-            that did not return have their charge here, too.
+        speed_up: Over the baseline, on shared cells of one session, failures included; None without such cells. Charges
+            count here, too.
         acceptance: Accepted draft positions, over the rounds that verified a draft.
         action_error: Distance to the dense actions under the same noise.
         contention: Wall time over processor time of the rounds.
@@ -126,7 +126,7 @@ def board(stores: Iterable[Store], *, allow_mixed: bool = False) -> list[Row]:
     """Rows by condition and by the code of suite and policy; in each, the baseline first, then by rank.
 
     Methods without a rank come after the others: those of which a loss of success is not excluded, those without a
-    speed-up, and last those that were not active or never finished an episode.
+    speed-up, and last those that were not active, not warm or never finished an episode.
 
     Args:
         stores: Runs.
@@ -184,7 +184,7 @@ def _ranked(rows: list[tuple[Row, float]]) -> list[Row]:
 
 
 def _place(row: Row, speed_up: float) -> tuple[bool, bool, bool, bool, float]:
-    out = not row.active or NONE_FINISHED in row.badges
+    out = not row.active or bool(row.badges & {NONE_FINISHED, NOT_WARM})
     return (row.method != BASELINE, out, math.isnan(speed_up), LOSS in row.badges, -speed_up)
 
 
@@ -193,9 +193,7 @@ def _compared(group: Group, members: list[Group], allow_mixed: bool) -> tuple[Ro
     baseline = baseline_of(group, members, allow_mixed=allow_mixed)
     pairs = pair(group, baseline) if baseline else Pairs([], [], [], [], mixed=False)
     timed = pairs.done if allow_mixed else pairs.together
-    charged = charges(group, baseline)
-    if baseline:
-        charged |= charges(baseline, None)
+    charged = {**charges(group, baseline), **(charges(baseline, None) if baseline else {})}
     row = _row(group, baseline, pairs, timed, charged)
     if row.speed_up is None:
         return row, math.nan
@@ -210,7 +208,7 @@ def _row(
     baseline: Group | None,
     pairs: Pairs,
     timed: list[tuple[EpisodeRow, EpisodeRow]],
-    charged: dict[str, float],
+    charged: Charges,
 ) -> Row:
     episodes = list(group.done.values())
     every = [round for episode in episodes for round in episode.rounds]
@@ -288,11 +286,11 @@ def _or_nan(values: Iterable[float | None]) -> list[float]:
     return [float("nan") if value is None else value for value in values]
 
 
-def _speed_up(pairs: list[tuple[EpisodeRow, EpisodeRow]], charged: dict[str, float]) -> stats.SpeedUp:
+def _speed_up(pairs: list[tuple[EpisodeRow, EpisodeRow]], charged: Charges) -> stats.SpeedUp:
     return stats.speed_up(*(_timing(side, charged) for side in zip(*pairs, strict=True)))
 
 
-def _timing(episodes: Iterable[EpisodeRow], charged: dict[str, float]) -> stats.Timing:
+def _timing(episodes: Iterable[EpisodeRow], charged: Charges) -> stats.Timing:
     cells = [spans(row, charged) for row in episodes]
     return stats.Timing(
         ns=[sum(span.ns for span in times) for times in cells],

@@ -9,7 +9,7 @@ from . import stats
 from .groups import BASELINE, Group
 from .pairs import MIXED, Pairs
 from .schema import OVER_BUDGET, EpisodeRow, Mark, Run
-from .timing import contention, measured_rounds
+from .timing import contention, left_out, measured_rounds
 from .verdicts import MARGIN
 
 SMALL_N = 0.05  # half width of the success interval above which a row is marked
@@ -17,11 +17,13 @@ SHARED_CORE = 1.1  # wall time over processor time above which a row is marked
 NOT_ACTIVE = "NOT ACTIVE"
 ACTIVE_SHARE = 0.5  # below it, most episodes are the dense policy's, and so are the figures of the row
 NONE_FINISHED = "NONE FINISHED"
+NOT_WARM = "NOT WARM"
+LEFT_OUT = 0.05  # time of cold rounds beyond their charge, as a share of all, above which a row has no rank
 LOSS = "loss not excluded"
 RANK = (
     f"Rank: by speed-up per action, where an episode that could not be measured is charged {BASELINE}'s time. It takes"
-    f" a verdict that excludes a loss of {100 * MARGIN:.0f} points. A method that is {NOT_ACTIVE} or never finished an"
-    " episode has none"
+    f" a verdict that excludes a loss of {100 * MARGIN:.0f} points. A method that is {NOT_ACTIVE} or {NOT_WARM}, or never"
+    " finished an episode, has none"
 )
 
 
@@ -87,6 +89,10 @@ def own_marks(
     if late := sum(OVER_BUDGET in round.stages_ns for round in rounds):
         text = f"in {late} of {len(rounds)} rounds the method was still at work in idle time when actions were due;"
         yield Mark(OVER_BUDGET, f"{text} that time is the round's")
+    if (cold := left_out(group)).rounds:
+        badge = NOT_WARM if cold.share > LEFT_OUT else "cold rounds"
+        text = f"{cold.rounds} rounds took a route for the first time in a process and are charged its median round;"
+        yield Mark(badge, f"{text} that leaves out {100 * cold.share:.2g} % of the time")
     if broke_off := sum(row.broke_off for row in group.done.values()):
         text = f"{broke_off} of {len(group.done)} episodes ended in a round that raised or did not return; its time is"
         text += (

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from ..files import is_wrong_path
+from .checks import check_addresses, check_row
 from .schema import EpisodeRow, Mark, RoundRow, Run, RunIdentity
 from .upgrades import UPGRADES
 
@@ -193,6 +194,8 @@ class Store:
         except (OSError, sqlite3.OperationalError) as why:
             kind = StoreError if isinstance(why, OSError) and is_wrong_path(why) else StoreUnavailable
             reason = (why.strerror if isinstance(why, OSError) else None) or why
+            if os.path.islink(directory) and not os.path.exists(directory):
+                reason = f"it is a link to {os.readlink(directory)!r}, where nothing is"
             raise kind(f"cannot write a run to {str(directory)[:200]!r}: {reason}") from why
         if new:
             return cls(path, _connect(path, writable=True), writable=True)
@@ -287,10 +290,11 @@ class Store:
                 " ORDER BY suite, task, init_state, seed, settings, policy, clock, latency, method, key"
             ):
                 row = EpisodeRow(**_plain(EPISODE_COLUMNS, values), rounds=tuple(by_episode.pop(values[0], ())))
-                _check_rounds(row)
+                check_row(row, len(self.runs))
                 rows.append(row)
             if by_episode:
                 raise ValueError(f"rounds of {len(by_episode)} episodes that are not in it")
+            check_addresses(rows, self.run)
         return rows
 
     def close(self) -> None:
@@ -408,20 +412,6 @@ def _check_columns(connection: sqlite3.Connection) -> None:
         if found != set(columns):
             wrong = ", ".join(sorted(found ^ set(columns)))
             raise ValueError(f"its table {table} is not that of schema version {VERSION}: {wrong}")
-
-
-def _check_rounds(row: EpisodeRow) -> None:
-    """Raises ValueError where rounds of an episode are missing, unless all of them are: some agents make none."""
-    if [each.index for each in row.rounds] != list(range(len(row.rounds))):
-        raise ValueError(f"rounds of the episode {row.key} are missing")
-    if row.status == "done" and row.rounds and row.rounds[-1].control_step + row.rounds[-1].executed != row.steps:
-        raise ValueError(f"the rounds of the episode {row.key} do not end at its last step")
-    for each in row.rounds:
-        drafted = each.drafted or 0
-        if min(each.host_ns, each.cpu_ns, each.latency_ns, *each.stages_ns.values()) < 0:
-            raise ValueError(f"a round of the episode {row.key} took less than no time")
-        if not 0 <= (each.accepted or 0) <= drafted:
-            raise ValueError(f"a round of the episode {row.key} accepted {each.accepted} of {drafted} positions")
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
@@ -559,6 +549,8 @@ def _plain(columns: list[str], values: Iterable[Any]) -> dict[str, Any]:
         if not _fits(plain[name], JSON_COLUMNS[name]):
             raise ValueError(f"{name} is {plain[name]!r}")
     for name in BOOLEANS & plain.keys():
+        if plain[name] not in (None, 0, 1):
+            raise ValueError(f"{name} is {plain[name]!r} in the row of {plain[columns[0]]!r}")
         plain[name] = None if plain[name] is None else bool(plain[name])
     return plain
 

@@ -69,6 +69,8 @@ else
     say "NOTICE: the lock holds releases that need Python 3.11; for 3.10 the newest ones that fit are installed instead"
     "${pip[@]}" install "$torch" "setuptools>=77" ".[dev,video]"
 fi
+# A client of policy servers that the tests are about. Alone: its own bound on NumPy is older than what it works with.
+"${pip[@]}" install --no-deps openpi-client==0.1.2
 PYTHONWARNINGS=ignore "${pip[@]}" install --no-deps --no-build-isolation --editable .
 
 # 4. OpenGL: what counts is that MuJoCo draws with it

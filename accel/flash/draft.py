@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ...policies import checkpoint
 from ...policies.gemma import GemmaLayer, RMSNorm, rope_table
-from ...policies.model import Prefix
+from ...policies.model import FlowModel, KVContext, Prefix
 
 KIND = "flash-draft"
 
@@ -123,12 +123,17 @@ class Draft(nn.Module):
         return self.head(self.norm(x)).float()
 
 
-def check_family(model: nn.Module) -> None:
-    """Raises ValueError where no draft can be trained for a model, since it has no layer that one could start from."""
-    if not hasattr(model, "vlm"):
-        raise ValueError(
-            f"'flash' needs a draft, which starts from a PaliGemma layer, and a {type(model).__name__} has none"
-        )
+def misfit(model: type[FlowModel]) -> str | None:
+    """Returns why models of a type can have no draft, or None: it starts from one of their layers."""
+    if issubclass(model.context, KVContext):
+        return None
+    return f"it needs a draft, which starts from a PaliGemma layer, and a {model.__name__} has none"
+
+
+def check_family(model: FlowModel) -> None:
+    """Raises ValueError where no draft can be trained for a model."""
+    if reason := misfit(type(model)):
+        raise ValueError(f"'flash' cannot run on this policy: {reason}")
 
 
 def draft_path(policy: Path) -> Path:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from ...policies.model import DENSE, Context, Inputs
+from ...policies.model import DENSE, Context, FlowModel, Inputs
 from ...policies.policy import Policy
 from ...policies.round import Call, Proposal
 from ...policies.seams import Method, Seam
 from ...policies.weights import CheckpointError
-from .draft import check_family, draft_path, load_draft
+from .draft import Draft, DraftConfig, check_family, draft_path, load_draft, misfit, save_draft
 
 MOST_POINTS = 32
 """Verification is one batch of as many branches; the paper has 4 at most."""
@@ -60,6 +60,8 @@ class Flash(Method):
     name = "flash"
     claims = frozenset({Seam.ROUND})
     activity_counters = ("flash_rounds",)
+    limit = "delta=0"
+    papers = ("2605.13778",)
 
     def __init__(
         self,
@@ -87,20 +89,30 @@ class Flash(Method):
         self.delta, self.tau, self.refresh, self.gripper = delta, tau, refresh, gripper
         self.max_age, self.blind, self.reject = max_age, blind, reject
 
+    @classmethod
+    def misfit(cls, model: type[FlowModel]) -> str | None:
+        """There is no layer from which a draft could start."""
+        return misfit(model)
+
     def files(self, policy: Path) -> list[Path]:
         """The draft."""
         return [draft_path(policy)]
+
+    def make_files(self, policy: Policy) -> None:
+        """Writes a draft that starts from the policy's first layer."""
+        check_family(policy.model)
+        draft = Draft(DraftConfig.of(policy.model.config))
+        draft.start_from(cast("Any", policy.model).vlm[0], torch.Generator().manual_seed(0))
+        save_draft(draft_path(policy.path), draft, {}, policy.files)
 
     def attach(self, policy: Policy) -> None:
         """Loads the draft that lies next to the policy.
 
         Raises:
             CheckpointError: There is none, or it has other dimensions than the policy.
-            ValueError: There can be none for a model of this family.
         """
         self._policy = policy
         model, path = policy.model, draft_path(policy.path)
-        check_family(model)
         draft = load_draft(path, policy.files, model.dtype)
         own = asdict(draft.config)
         if misfits := {name: value for name, value in own.items() if getattr(model.config, name, value) != value}:

@@ -38,6 +38,8 @@ class ActionCache(Method):
     name = "action_cache"
     claims = frozenset({Seam.STEP_FFN})
     activity_counters = ("neurons_reused",)
+    limit = "ratio=1"
+    papers = ("2609.19104",)
 
     def __init__(self, ratio: float = 0.5, anchors: tuple[int, ...] | None = None) -> None:
         if anchors is not None and (anchors[0] != 0 or list(anchors) != sorted(set(anchors))):
@@ -124,6 +126,10 @@ class SelectedNeurons(Ops):
             important(torch.stack([torch.stack(step) for step in group]), share) if group else none
             for group in self._steps
         ]
+
+    def contributions(self) -> Tensor:
+        """Returns [steps, layers, H] the contributions of the last round, of the steps that were computed."""
+        return torch.stack([torch.stack(step) for group in self._steps for step in group])
 
     def start(self, call: Call) -> None:
         """Waits for the first anchor."""

@@ -33,6 +33,8 @@ class ContextCache(Method):
     name = "context_cache"
     claims = frozenset({Seam.PREFILL_FFN})
     activity_counters = ("ffn_rows_reused",)
+    limit = "ratio=1"
+    papers = ("2609.19104",)
 
     def __init__(self, ratio: float = 0.4) -> None:
         self._rows = SplicedRows(ratio, keeps=True)

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
-
-import torch
 
 from ...policies.model import Ops
 from ...policies.policy import Policy
 from ...policies.round import FULL, Call
 from ...policies.seams import Method, Seam
-from ..library import INDEX, Library, Pack, library_path, query_of
+from ..library import Library, Pack
+from ..retrieval import CACHED, FALLBACK, Limits, Retrieval
 from .action_cache import SelectedNeurons
 from .context_cache import SplicedRows, States, states
-from .window import Window
-
-CACHED, FALLBACK = "cached", "fallback"
 
 PRESETS = {"fast": (0.2, 0.25), "default": (0.4, 0.5), "slow": (0.6, 0.75)}
 """Shares of visual tokens and of neurons that are computed, as the paper has them."""
-
-
-class Stalled(RuntimeError):
-    """The robot does not get on: one reference was retrieved more often than any episode of the task has rounds."""
 
 
 class RMuscle(Method):
@@ -52,6 +43,8 @@ class RMuscle(Method):
     claims = frozenset({Seam.PREFILL_FFN, Seam.STEP_FFN})
     routes = (FULL, CACHED, FALLBACK)
     activity_counters = ("ffn_rows_reused", "neurons_reused")
+    limit = "tokens=1:neurons=1"
+    papers = ("2609.19104",)
 
     def __init__(
         self,
@@ -67,12 +60,7 @@ class RMuscle(Method):
     ) -> None:
         if preset not in PRESETS:
             raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}")
-        if not -1 <= similarity <= 1 or width < 1 or ahead < 1:
-            raise ValueError(
-                f"similarity must be from -1 to 1, width and ahead at least 1, got {similarity}, {width} and {ahead}"
-            )
-        if not memory_mb >= 0 or not rebuild_ms >= 0:
-            raise ValueError(f"memory_mb and rebuild_ms must be at least 0, got {memory_mb} and {rebuild_ms}")
+        limits = Limits(library, similarity, width, ahead, memory_mb, rebuild_ms)
         self._rows = SplicedRows(PRESETS[preset][0] if tokens is None else tokens, keeps=False)
         self._neurons = SelectedNeurons(PRESETS[preset][1] if neurons is None else neurons, scores=False)
         if self._rows.ratio < 1 or self._neurons.ratio < 1:  # a cache that is switched off cannot be active
@@ -80,21 +68,16 @@ class RMuscle(Method):
             self.activity_counters = tuple(
                 name for name, active in zip(RMuscle.activity_counters, used, strict=True) if active
             )
-        self._folder = Path(library) if library else None
-        self._window_options = (width, ahead, similarity)
-        self._memory, self._rebuild_ns = memory_mb * 1_000_000, int(rebuild_ms * 1e6)
-        self._loaded: tuple[str, Pack | None] = ("", None)
-        self._initial: dict[str, dict[int, States]] = {}  # by instruction: first rounds, prepared once
+        self._limits, self.retrieval = limits, Retrieval(limits, self._states, _bytes)
         self.begin()
 
     def files(self, policy: Path) -> list[Path]:
         """The library's."""
-        folder = self._folder or library_path(policy)
-        return Library(folder).files if (folder / INDEX).is_file() else [folder / INDEX]
+        return self._limits.files(policy)
 
     def first_observations(self, policy: Path) -> frozenset[str]:
         """Those of the library's episodes."""
-        return Library(self._folder or library_path(policy)).first_observations
+        return Library(self._limits.folder(policy)).first_observations
 
     def attach(self, policy: Policy) -> None:
         """Opens the library, and prepares how its episodes begin while the memory lasts.
@@ -103,33 +86,18 @@ class RMuscle(Method):
             CheckpointError: There is none, it is damaged, or it was made with other weights.
             ValueError: It has no masks for this share of neurons.
         """
-        self._policy, self._library = policy, Library(self._folder or library_path(policy.path))
-        self._library.require(policy.files)
-        if self._neurons.ratio < 1 and self._neurons.ratio not in self._library.ratios:
+        self._model, library = policy.model, self.retrieval.open(policy)
+        if self._neurons.ratio < 1 and self._neurons.ratio not in library.ratios:
             raise ValueError(
-                f"the library has masks for the shares {', '.join(map(str, self._library.ratios))} of the neurons, not "
-                f"for {self._neurons.ratio}; build one with --neurons {self._neurons.ratio}"
+                f"the library has masks for the shares {', '.join(map(str, library.ratios))} of the neurons, not for "
+                f"{self._neurons.ratio}; build one with --neurons {self._neurons.ratio}"
             )
-        self._neurons.anchors = self._library.anchors
-        width, ahead, _ = self._window_options
-        for instruction in self._library.instructions:
-            pack = self._pack(instruction)
-            assert pack is not None
-            for rows in pack.episodes:
-                state = self._state(pack, rows.start)
-                self._most = self._memory // max(_bytes(state), 1)
-                if len(self._resident) + width * (ahead + 1) >= self._most:  # the window needs the rest
-                    return
-                self._initial.setdefault(instruction, {})[rows.start] = state
+        self._neurons.anchors = library.anchors
+        self.retrieval.prepare_beginnings()
 
     def begin(self) -> None:
         """Forgets the last episode, and keeps how others begin."""
-        self._window: Window | None = None
-        self._instruction: str | None = None
-        self._prepared: dict[int, States] = {}
-        self._retrieved: Counter[int] = Counter()
-        self._count: Counter[str] = Counter()
-        self._fallen, self._budget_ns, self._route = False, 0, FULL
+        self.retrieval.begin()
         self._rows.begin()
         self._neurons.begin()
 
@@ -139,61 +107,18 @@ class RMuscle(Method):
         Raises:
             Stalled: The same one for the umpteenth time.
         """
-        self._budget_ns, self._route, self._rows.reference, self._neurons.masks = 0, FULL, None, None
-        with call.stage("retrieve"):
-            self._retrieve(call)
-        self._count[f"{self._route}_rounds"] += 1
-        call.extra["cache_mb"] = sum(map(_bytes, self._resident)) / 1e6
-
-    def _retrieve(self, call: Call) -> None:
-        if call.instruction != self._instruction:
-            self._instruction, pack = call.instruction, self._pack(call.instruction)
-            self._prepared = dict(self._initial.get(call.instruction, {}))
-            arms = len(self._policy.processor.gripper)
-            self._window = None if pack is None else Window(pack, *self._window_options, arms)
-        pack, window = self._pack(call.instruction), self._window
-        if self._fallen or pack is None or window is None:
-            self._route = FALLBACK
-            return
-        found = window.match(query_of(call.prefix), call.inputs.state[0], self._prepared)
-        if found.similarity is not None:
-            call.extra["similarity"] = found.similarity
-        keep = {*window.rows, *(() if found.row is None else (found.row,))}
-        initial = self._initial.get(call.instruction, {})
-        self._prepared = {row: each for row, each in self._prepared.items() if row in keep or row in initial}
-        if found.row is None:
-            self._fallen = found.similarity is not None  # else nothing was ready, which may change
-            self._route = FALLBACK if self._fallen else FULL
-            return
-        self._retrieved[found.row] += 1
-        most = max(map(len, pack.episodes))
-        if self._retrieved[found.row] > most:
-            raise Stalled(
-                f"the robot is stalled: one reference was retrieved {self._retrieved[found.row]} times, and no episode "
-                f"of this instruction has more than {most} rounds"
-            )
-        self._route = CACHED
-        self._rows.reference = self._prepared[found.row]
-        if self._neurons.ratio < 1:
-            which = self._library.ratios.index(self._neurons.ratio)
-            masks = pack.masks(found.row, which, self._library.neurons)
+        retrieval, self._neurons.masks = self.retrieval, None
+        retrieval.look(call)
+        self._rows.reference = retrieval.reference
+        if retrieval.reference is not None and self._neurons.ratio < 1:
+            pack, library = retrieval.pack(call.instruction), retrieval.library
+            assert pack is not None
+            masks = pack.masks(retrieval.row, library.ratios.index(self._neurons.ratio), library.neurons)
             self._neurons.masks = masks.to(call.noise.device).unbind()
 
     def idle(self, budget_ns: int) -> None:
-        """Prepares candidates of the next round, as many as time and memory allow (equation 5)."""
-        self._budget_ns += budget_ns
-        if self._window is None or self._fallen:
-            return
-        pack = self._pack(self._instruction or "")
-        assert pack is not None
-        for row in self._window.rows:
-            if row in self._prepared:
-                continue
-            if self._budget_ns < self._rebuild_ns or len(self._resident) >= self._most:
-                return
-            self._budget_ns -= self._rebuild_ns
-            self._prepared[row] = self._state(pack, row)
-            self._count["rebuilt"] += 1
+        """Prepares candidates of the next round."""
+        self.retrieval.idle(budget_ns)
 
     def prefill_ops(self) -> Ops:
         """The Context Cache."""
@@ -205,7 +130,7 @@ class RMuscle(Method):
 
     def route(self, call: Call) -> str | None:
         """``cached`` with a reference, ``fallback`` in an episode that goes on densely, else ``full``."""
-        return None if self._route == FULL else self._route
+        return None if self.retrieval.route == FULL else self.retrieval.route
 
     def observe_full(self, call: Call) -> None:
         """Reports what was computed in this round."""
@@ -214,24 +139,10 @@ class RMuscle(Method):
 
     def counters(self) -> dict[str, float]:
         """Rounds by route, prepared references, and what both caches took over."""
-        return {**self._rows.counters(), **self._neurons.counters(), **self._count}
+        return {**self._rows.counters(), **self._neurons.counters(), **self.retrieval.rounds}
 
-    @property
-    def _resident(self) -> list[States]:
-        """All prepared references, each once."""
-        every = [*self._prepared.values(), *(each for rows in self._initial.values() for each in rows.values())]
-        return list({id(each): each for each in every}.values())
-
-    def _pack(self, instruction: str) -> Pack | None:
-        """Returns the executions of an instruction; those that were requested last are kept."""
-        if self._loaded[0] != instruction or self._loaded[1] is None:
-            self._loaded = (instruction, self._library.pack(instruction))
-        return self._loaded[1]
-
-    @torch.inference_mode()
-    def _state(self, pack: Pack, row: int) -> States:
-        model = self._policy.model
-        return states(model, pack.inputs(row).to(model.device, model.dtype))
+    def _states(self, pack: Pack, row: int) -> States:
+        return states(self._model, pack.inputs(row).to(self._model.device, self._model.dtype))
 
 
 def _bytes(reference: States) -> int:

@@ -29,6 +29,8 @@ def board(
     from ...results.marks import RANK
     from ...results.store import Store
 
+    if html is not None and not html.strip():
+        raise BadInput(f"--html {html!r} names no file; write --html FILE.html")
     if html and not _is_page(Path(html)):
         raise BadInput(f"--html {html!r} exists and is no page; name another file, or remove this one")
     with ExitStack() as stack:

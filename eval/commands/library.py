@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..spec import BadInput, unknown
+from ..spec import BadInput
 from . import json_option, named
 
 
@@ -54,20 +54,10 @@ def build(
     from ..library import Builder
     from ..registry import Registry
 
-    registry = Registry()
-    if suite not in registry.suites():
-        raise unknown("suite", suite, registry.suites())
-    description = registry.suites()[suite]
-    if policy is None and description.policy is None:
-        raise BadInput(f"suite {suite!r} has no policy of its own; write --policy")
-    requested = [task.strip() for task in tasks.split(",")] if tasks else list(description.tasks)
-    for task in requested:
-        if task not in description.tasks:
-            raise unknown("task", task, description.tasks)
     try:
         ratios = tuple(float(text) for text in neurons.split(","))
     except ValueError as error:
         raise BadInput(f"--neurons must be shares such as 0.25,0.5, got {neurons!r}") from error
-    builder = Builder(registry, suite, policy or str(description.policy), ratios=ratios, seed=seed)
-    built = builder.build(requested, episodes, more, Path(out) if out else None)
+    builder = Builder(Registry(), suite, policy, ratios=ratios, seed=seed)
+    built = builder.build(builder.player.tasks(tasks), episodes, more, Path(out) if out else None)
     return {"library": str(built.folder), "episodes": built.episodes, "rounds": built.rounds, "bytes": built.bytes}

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from ..spec import BadInput
-from . import json_option, show
+from ..spec import BadInput, unknown
+from . import CommandFailed, json_option, show
 
 MOST = 60  # characters of a value
 
@@ -76,6 +76,29 @@ def inspect(name: str, convention: str | None, tokenizer: str | None) -> dict[st
     ]
     show(tabulate(rows, tablefmt="plain"))
     return about
+
+
+@policy.command()
+@click.argument("name", metavar="NAME|PATH|ws://HOST:PORT")
+@click.option("--suite", required=True, metavar="NAME", help="Suite that the policy is for.")
+@click.option("--method", default="dense", show_default=True, metavar="METHOD", help="The method that it runs with.")
+@published_options
+@json_option
+def check(name: str, suite: str, method: str, convention: str | None, tokenizer: str | None) -> dict[str, Any]:
+    """Check that a policy does what an evaluation relies on; it plays some seconds of episodes."""
+    from ..check import BrokenPromise, check_policy
+    from ..registry import Registry
+
+    registry = Registry()
+    if suite not in registry.suites():
+        raise unknown("suite", suite, registry.suites())
+    name = with_options(name, convention, tokenizer) or name
+    try:
+        check_policy(name, suite, method=method, registry=registry)
+    except BrokenPromise as error:
+        raise CommandFailed(str(error)) from error
+    show(f"policy {name!r} keeps the contract in {suite}")
+    return {"policy": name, "suite": suite, "method": method}
 
 
 def _prompt(processor: Any) -> str:

@@ -21,7 +21,14 @@ from . import json_option, named
 @click.option("--warmup", type=click.IntRange(min=1), default=150, show_default=True, help="Steps until the full rate.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything random.")
 @click.option(
-    "--model", type=click.Choice(["tiny", "tiny-coarse"]), default="tiny", show_default=True, help="Size of the model."
+    "--family", metavar="KIND", default="pi0", show_default=True, help="Family of the model, without --start."
+)
+@click.option(
+    "--model",
+    metavar="SIZE",
+    default="tiny",
+    show_default=True,
+    help="Size of the model, without --start.",
 )
 @click.option("--shift", type=click.IntRange(0, 16), default=0, help="Largest random shift of an image, in pixels.")
 @click.option("--start", metavar="NAME|PATH", help="Start from this policy's weights and statistics.")
@@ -43,17 +50,18 @@ def train(
     rate: float,
     warmup: int,
     seed: int,
+    family: str,
     model: str,
     shift: int,
     start: str | None,
     workers: int,
     out: str,
 ) -> dict[str, Any]:
-    """Train a tiny pi0 on recordings by flow matching. A folder named twice counts twice."""
+    """Train a tiny policy on recordings by flow matching. A folder named twice counts twice."""
     from ...policies.policy import IN_FOLDER, open_policy
     from ...policies.training import train as training
 
-    recipe = training.Recipe(steps, batch, rate, warmup, seed=seed, model=model, shift=shift)
+    recipe = training.Recipe(steps, batch, rate, warmup, seed=seed, family=family, model=model, shift=shift)
     data = [_recording(folder) for folder in folders]
     training.train(data, Path(out), recipe, open_policy(start).path if start else None, workers)
     return {"policy": str(Path(out) / IN_FOLDER)}

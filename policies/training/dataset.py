@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..families import Family
 from ..model import Inputs
-from ..pi0 import TINY, Pi0Config, Pi0Processor
-from ..processing import UNKNOWN, pixels, split_words
+from ..processing import UNKNOWN, split_words
 from .recording import Conventions, Frames
 
 HELD_OUT = 50  # every 50th episode of a folder is held out, its first one always
@@ -22,19 +22,30 @@ REPLAN = 10  # actions per round of the policies trained here: half a second at 
 LEAST_STD = 1e-3  # a channel that moves less is constant, and must not be amplified
 
 
+class Unmeasured(NamedTuple):
+    """Conventions that a training set decides.
+
+    Attributes:
+        family: Whose they will be.
+        config: Dimensions of the model, of which the training set decides those of states and actions.
+        known: Vocabulary to begin with.
+    """
+
+    family: Family
+    config: Any
+    known: tuple[str, ...] = ("<pad>",)
+
+
 class Dataset:
     """Frames of several folders as one sequence; the images stay mapped uint8."""
 
-    def __init__(
-        self, folders: list[Path], processor: Any, held_out: bool, known: tuple[str, ...] = ("<pad>",)
-    ) -> None:
+    def __init__(self, folders: list[Path], processor: Any, held_out: bool) -> None:
         """Keeps the training or the held-out (every 50th, from the first) episodes of each folder.
 
         Args:
             folders: Recordings.
-            processor: Conventions of the policy (``Standardised``); None measures those of a pi0 here.
+            processor: Conventions of the policy (``Standardised``), or whose are to be measured (:class:`Unmeasured`).
             held_out: Which of the two to keep.
-            known: Vocabulary to begin with, where conventions are measured.
 
         Raises:
             ValueError: The policy sees other images than were recorded.
@@ -49,7 +60,9 @@ class Dataset:
         self.actions = torch.from_numpy(actions.astype(np.float32))
         text = np.concatenate([part.instruction[k] for part, k in zip(parts, keep, strict=True)])
         self.suites = sorted({part.conventions.suite for part in parts})
-        self.processor: Any = processor or self._statistics(parts[0].conventions, folders, known)
+        if isinstance(processor, Unmeasured):
+            processor = self._statistics(parts[0].conventions, folders, *processor)
+        self.processor: Any = processor
         for part in parts:
             seen, wanted = part.conventions, self.processor
             if (seen.cameras, seen.image_size, False) != (wanted.cameras, wanted.image_size, wanted.mirror):
@@ -63,19 +76,22 @@ class Dataset:
         tokens = {prompt: self.processor.tokenize(prompt) for prompt in sorted(set(prompts))}
         self.tokens = torch.tensor([tokens[prompt] for prompt in prompts])
 
-    def _statistics(self, conventions: Conventions, folders: list[Path], known: tuple[str, ...]) -> Pi0Processor:
+    def _statistics(
+        self, conventions: Conventions, folders: list[Path], family: Family, config: Any, known: tuple[str, ...]
+    ) -> Any:
         """Standardisation measured on a training set, with the vocabulary of all its recordings."""
         words, longest = vocabulary(folders)
         if conventions.open_language and UNKNOWN not in known:
             known = (*known, UNKNOWN)
         known = (*known, *(word for word in words if word not in known))
-        if len(known) > TINY.vocab:
+        if len(known) > config.vocab:
             if not conventions.open_language:
-                raise ValueError(f"the policy's vocabulary has {TINY.vocab} words at most, and needs {len(known)}")
-            known = known[: TINY.vocab]  # the most common; the others are read as one
+                raise ValueError(f"the policy's vocabulary has {config.vocab} words at most, and needs {len(known)}")
+            known = known[: config.vocab]  # the most common; the others are read as one
         state_std = self.state.std(0).clamp_min(LEAST_STD)
         count = self.actions.shape[-1]
-        plain = Pi0Processor(
+        plain = family.processor.of(
+            config,
             cameras=conventions.cameras,
             image_size=conventions.image_size,
             words=known,
@@ -102,8 +118,7 @@ class Dataset:
         images = np.stack([self.images[part][row] for part, row in self.where[index]])
         if shift and rng is not None:
             images = shifted(images, shift, rng)
-        tokens = self.tokens[index]
-        inputs = Inputs(pixels(torch.from_numpy(images)), tokens, tokens != 0, self.state[index])
+        inputs = self.processor.assemble(torch.from_numpy(images), self.tokens[index], self.state[index])
         return inputs, self.actions[index]
 
 
@@ -129,7 +144,7 @@ def vocabulary(folders: list[Path]) -> tuple[list[str], int]:
     return sorted(counts, key=lambda word: (-counts[word], word)), longest
 
 
-def learn_words(processor: Pi0Processor, folders: list[Path], config: Pi0Config) -> Pi0Processor:
+def learn_words(processor: Any, folders: list[Path], config: Any) -> Any:
     """Returns the conventions with the words that are new in some recordings, so that training continues with them.
 
     Raises:

@@ -7,10 +7,9 @@ Resumable: ``state.safetensors`` in the run folder holds weights, averages and o
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -23,14 +22,14 @@ from tqdm import tqdm
 
 from ...files import write_file
 from .. import checkpoint
-from ..model import Inputs
-from ..pi0 import TINY, TINY_COARSE, Pi0, Pi0Config, Pi0Processor
+from ..families import Family, family, size
+from ..initial import initialise
+from ..model import FlowModel, Inputs
 from ..policy import IN_FOLDER
-from .dataset import Dataset, learn_words
+from .dataset import Dataset, Unmeasured, learn_words
 from .recording import Frames
 
 STATE = "state.safetensors"
-MODELS = {"tiny": TINY, "tiny-coarse": TINY_COARSE}
 KEEP_EVERY = 500  # steps: some three minutes on two cores, the most that a kill can cost
 _BRANCHES = 2  # samples of noise and time for each encoded prefix: the prefix is most of the work
 
@@ -46,7 +45,8 @@ class Recipe:
         warmup: Steps of linear warm-up.
         average: Decay of the exponential moving average of the weights; 0.998 averages about the last 500 steps.
         seed: Seeds initial weights, batches and noise.
-        model: A key of ``MODELS``, where training starts afresh.
+        family: Kind of the model, where training starts afresh.
+        model: Which of the family's sizes, where training starts afresh.
         shift: Largest random shift of each image, in pixels each way. Without it, training overfits few demonstrations
             (Kostrikov et al., "Image Augmentation Is All You Need", 2020).
     """
@@ -57,21 +57,19 @@ class Recipe:
     warmup: int = 150
     average: float = 0.998
     seed: int = 0
+    family: str = "pi0"
     model: str = "tiny"
     shift: int = 0
 
 
-def fit(config: Pi0Config, processor: Pi0Processor) -> Pi0Config:
+def fit(config: Any, processor: Any) -> Any:
     """Returns the dimensions with those that a suite's conventions decide."""
-    return replace(
-        config,
-        state_dim=len(processor.state_mean),
-        action_dim=len(processor.action_mean),
-    )
+    decided = {"state_dim": len(processor.state_mean), "action_dim": len(processor.action_mean)}
+    return replace(config, **{name: value for name, value in decided.items() if hasattr(config, name)})
 
 
-def flow_loss(model: Pi0, inputs: Inputs, actions: Tensor, generator: torch.Generator) -> Tensor:
-    """Conditional flow matching with pi0's time distribution, Beta(1.5, 1) towards noise.
+def flow_loss(model: FlowModel, inputs: Inputs, actions: Tensor, generator: torch.Generator) -> Tensor:
+    """Conditional flow matching with pi0's time distribution, Beta(1.5, 1) towards noise, for every family.
 
     Args:
         model: The policy.
@@ -83,27 +81,10 @@ def flow_loss(model: Pi0, inputs: Inputs, actions: Tensor, generator: torch.Gene
     actions = actions.repeat(_BRANCHES, 1, 1)
     noise = torch.randn(actions.shape, generator=generator)
     # Beta(1.5, 1) by inversion: its distribution function is t^1.5.
-    time = 0.001 + 0.999 * torch.rand(len(actions), generator=generator) ** (1 / 1.5)
+    level = 0.001 + 0.999 * torch.rand(len(actions), generator=generator) ** (1 / 1.5)
+    time = model.flow.time(1.0 - level)
     x = model.flow.mix(actions, noise, time[:, None, None])
     return (model.step(x, time, context) - model.flow.target(actions, noise)).square().mean()
-
-
-def initialise(model: Pi0, generator: torch.Generator) -> None:
-    """Samples initial weights: fan-in scaled, small residual outputs, a zero action head."""
-    for name, parameter in model.named_parameters():
-        with torch.no_grad():
-            if name.startswith("action_out"):
-                parameter.zero_()
-            elif parameter.ndim >= 2 and not name.endswith(("positions", "embed.weight")):
-                fan_in = parameter[0].numel()
-                small = name.endswith(("out.weight", "down.weight"))
-                parameter.normal_(0, 0.02 if small else 1 / math.sqrt(fan_in), generator=generator)
-            elif name.endswith("embed.weight"):
-                parameter.normal_(0, 1 / math.sqrt(parameter.shape[1]), generator=generator)
-            elif name.endswith("positions"):
-                parameter.normal_(0, 0.1, generator=generator)
-            elif name.endswith("bias"):
-                parameter.zero_()
 
 
 def train(folders: list[Path], out: Path, recipe: Recipe, start: Path | None = None, workers: int = 2) -> None:
@@ -139,10 +120,11 @@ def _work(
 ) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{rendezvous.absolute()}", rank=rank, world_size=world)
-    config, data, suites = _beginning(folders, recipe, start)
+    known, config, data, suites = _beginning(folders, recipe, start)
     check = Dataset(folders, data.processor, held_out=True)
-    model = Pi0(config)
+    model = known.model(config)
     initialise(model, torch.Generator().manual_seed(recipe.seed))
+    nn.init.zeros_(cast("nn.Linear", model.get_submodule(model.head)).weight)
     if start:
         checkpoint.load_weights(start, model)
     averaged = {name: value.clone() for name, value in model.state_dict().items()}
@@ -184,25 +166,28 @@ def _work(
                 "steps": done,
                 "samples": done * recipe.batch,
             }
-            _keep(out, model, averaged, optimizer, done, data.processor, card)
+            _keep(out, known, model, averaged, optimizer, done, data.processor, card)
     dist.destroy_process_group()
 
 
-def _beginning(folders: list[Path], recipe: Recipe, start: Path | None) -> tuple[Pi0Config, Dataset, list[str]]:
-    """Returns the dimensions, the training set with the policy's conventions, and the suites that it will know."""
+def _beginning(folders: list[Path], recipe: Recipe, start: Path | None) -> tuple[Family, Any, Dataset, list[str]]:
+    """Returns family and dimensions, the training set with the policy's conventions, and the suites it will know."""
     if start is None:
-        data = Dataset(folders, None, held_out=False)
-        return fit(MODELS[recipe.model], data.processor), data, data.suites
+        known = family(recipe.family)
+        config = size(known, recipe.model)
+        data = Dataset(folders, Unmeasured(known, config), held_out=False)
+        return known, fit(config, data.processor), data, data.suites
     header = checkpoint.read_header(start)
     with checkpoint.about(start):
-        config = checkpoint.from_plain(Pi0Config, header.config)
-        processor = checkpoint.from_plain(Pi0Processor, header.processor)
+        known = family(header.kind)
+        config = checkpoint.from_plain(known.config, header.config)
+        processor = checkpoint.from_plain(known.processor, header.processor)
     known_suites = header.card.get("suites", [])
     if {Frames.load(folder).conventions.suite for folder in folders} <= set(known_suites):
-        return config, Dataset(folders, learn_words(processor, folders, config), held_out=False), known_suites
+        return known, config, Dataset(folders, learn_words(processor, folders, config), held_out=False), known_suites
     # Another suite has another spread of states and actions, so its statistics are measured anew.
-    data = Dataset(folders, None, held_out=False, known=processor.words)
-    return config, data, data.suites
+    data = Dataset(folders, Unmeasured(known, config, processor.words), held_out=False)
+    return known, config, data, data.suites
 
 
 def _mean_gradients(model: nn.Module, world: int) -> None:
@@ -215,7 +200,7 @@ def _mean_gradients(model: nn.Module, world: int) -> None:
 
 
 @torch.no_grad()
-def _validate(model: Pi0, averaged: dict[str, Tensor], check: Dataset) -> dict[str, float]:
+def _validate(model: FlowModel, averaged: dict[str, Tensor], check: Dataset) -> dict[str, float]:
     """Held-out flow loss of the averaged weights, on fixed frames and noise."""
     own = {name: value.clone() for name, value in model.state_dict().items()}
     model.load_state_dict(averaged)
@@ -227,11 +212,12 @@ def _validate(model: Pi0, averaged: dict[str, Tensor], check: Dataset) -> dict[s
 
 def _keep(
     out: Path,
-    model: Pi0,
+    known: Family,
+    model: FlowModel,
     averaged: dict[str, Tensor],
     optimizer: torch.optim.Optimizer,
     step: int,
-    processor: Pi0Processor,
+    processor: Any,
     card: dict[str, Any],
 ) -> None:
     """Writes training state and checkpoint; a kill leaves the last ones whole."""
@@ -240,13 +226,13 @@ def _keep(
     for number, moments in optimizer.state_dict()["state"].items():
         state |= {f"optimizer.{number}.{name}": value for name, value in moments.items()}
     write_file(out / STATE, save(state, {"step": str(step)}))
-    final = Pi0(model.config)
+    final = known.model(model.config)
     final.load_state_dict(averaged)
-    header = checkpoint.Header("pi0", asdict(model.config), asdict(processor), card)
+    header = checkpoint.Header(known.kind, asdict(model.config), asdict(processor), card)
     checkpoint.save(out / IN_FOLDER, header, final)
 
 
-def _restore(path: Path, model: Pi0, averaged: dict[str, Tensor], optimizer: torch.optim.Optimizer) -> int:
+def _restore(path: Path, model: FlowModel, averaged: dict[str, Tensor], optimizer: torch.optim.Optimizer) -> int:
     """Reads back what :func:`_keep` wrote, in place, and returns the steps done; 0 where nothing was written yet."""
     if not path.exists():
         return 0

@@ -7,8 +7,8 @@ import pytest
 import torch
 from replan import accel
 from replan.accel import library
+from replan.accel.retrieval import Window
 from replan.accel.rmuscle.recording import RATIOS, Recording
-from replan.accel.rmuscle.window import Window
 from replan.policies.agent import ChunkAgent
 from replan.policies.policy import load_policy
 from replan.policies.weights import CheckpointError
@@ -120,7 +120,7 @@ def test_an_execution_that_is_repeated_finds_itself(muscular):
     assert all(each.extra["similarity"] > 0.9999 and each.extra["ffn_rows"] == 0 for each in cached)
     torch.testing.assert_close(chunks(cached), chunks(dense), rtol=1e-4, atol=1e-4)
     method = agent.methods.all[0]
-    assert list(method._retrieved) == list(range(ROUNDS, 2 * ROUNDS))  # the rows of its own episode, in order
+    assert list(method.retrieval.retrieved) == list(range(ROUNDS, 2 * ROUNDS))  # the rows of its own episode, in order
     assert agent.counters()["cached_rounds"] == ROUNDS and method.activity_counters == ("ffn_rows_reused",)
 
 
@@ -145,8 +145,8 @@ def test_time_bounds_what_is_prepared(muscular):
     agent.idle(REBUILD // 2)
     assert agent.counters()["rebuilt"] == 2
     agent.idle(1000 * REBUILD)
-    wanted = set(agent.methods.all[0]._window.rows)
-    assert wanted <= agent.methods.all[0]._prepared.keys() and len(wanted) <= 15
+    wanted = set(agent.methods.all[0].retrieval.window.rows)
+    assert wanted <= agent.methods.all[0].retrieval.prepared.keys() and len(wanted) <= 15
 
 
 def test_memory_bounds_what_is_prepared(muscular):
@@ -158,7 +158,7 @@ def test_memory_bounds_what_is_prepared(muscular):
 
 def test_what_leaves_the_window_is_released(muscular):
     _, agent = play(muscular, "rmuscle:width=1:ahead=2", frames(1))
-    kept = agent.methods.all[0]._prepared.keys()
+    kept = agent.methods.all[0].retrieval.prepared.keys()
     starts = {0, ROUNDS, 2 * ROUNDS}
     assert kept <= {*starts, 2 * ROUNDS - 1} and starts <= kept
 

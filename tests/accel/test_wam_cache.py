@@ -1,49 +1,13 @@
 """WAM-Cache on Fast-WAM, and on pi0, whose prefix offers the same seam."""
 
-from dataclasses import replace
-from pathlib import Path
-
-import numpy as np
 import pytest
 import torch
 from replan import accel
 from replan.accel.rows import attention_mass, largest, movement
 from replan.policies.agent import ChunkAgent
-from replan.policies.fast_wam import TINY, FastWAM
+from replan.policies.fast_wam import FastWAM
 from replan.policies.model import Ops
-from replan.policies.policy import Policy
-
-CONFIG = replace(TINY, depth=3, width=48, mlp=64, heads=2, action_width=32, action_mlp=48, steps=3)
-VISUAL = 128
-
-
-@pytest.fixture(scope="module")
-def wam(policy, randomised):
-    return Policy("wam", Path("wam"), (), randomised(FastWAM(CONFIG)), policy.processor, {})
-
-
-def observations(count, seed=0, moving=True):
-    """A scene in which a bright square moves over a background that stays."""
-    rng = np.random.default_rng(seed)
-    images = {camera: rng.integers(0, 128, (64, 64, 3), np.uint8) for camera in ("third", "wrist")}
-    state = rng.normal(size=11).astype(np.float32)
-    for number in range(count):
-        now = {camera: image.copy() for camera, image in images.items()}
-        if moving:
-            left = 8 * (number % 8)
-            now["third"][16:32, left : left + 8] = 255
-        yield {**now, "state": state, "instruction": "put the hairbrush in the red bin"}
-
-
-def play(policy, spec, frames, seed=3):
-    """One round per observation; returns the chunks, the rounds and the agent."""
-    agent = ChunkAgent(policy, accel.parse(spec), window=1)
-    agent.reset(seed)
-    rounds = []
-    for observation in frames:
-        agent.act(observation)
-        rounds.append(agent.round)
-    return torch.cat([each.chunk for each in rounds]), rounds, agent
+from rounds import VISUAL, observations, play
 
 
 @pytest.mark.parametrize("family", ["wam", "policy"])
@@ -99,7 +63,7 @@ def chosen_rows(policy, spec, frames):
     rows = []
     for observation in frames:
         agent.act(observation)
-        chosen = agent.methods.prefill_ops._rows.chosen
+        chosen = agent.methods.all[0].prefill_ops().chosen
         rows.append(set(range(VISUAL)) if chosen is None else {int(row) for row in chosen if row < VISUAL})
     return rows
 
@@ -139,8 +103,20 @@ def test_attention_chooses_what_the_actions_attended_to_at_the_first_step_of_the
     per_round = len(seen) // 3
     for number in (1, 2):
         before = [mass for time, mass in seen[(number - 1) * per_round : number * per_round] if time == 1.0]
-        assert len(before) == CONFIG.depth
+        assert len(before) == wam.model.config.depth
         assert rows[number] == set(torch.stack(before).sum(0).topk(13).indices.tolist())
+
+
+def test_the_oracle_keeps_closer_to_dense_than_chance_does(wam):
+    """Table 3's upper bound: on a scene that moves, computing what has drifted most beats computing anything."""
+    dense, _, _ = play(wam, "dense", observations(8))
+    error = {
+        rule: float(
+            (play(wam, f"wam_cache:attention=0.2:surprise=0:age=0:rule={rule}", observations(8))[0] - dense).norm()
+        )
+        for rule in ("drift", "random")
+    }
+    assert 0 < error["drift"] < 0.8 * error["random"]
 
 
 def test_random_rows_differ_between_rounds_and_not_between_runs(wam):

@@ -18,6 +18,7 @@ from replan.eval.spec import BadInput
 from replan.results.schema import Mark
 
 WINDOW = 4
+altered: list[str] = []  # what a method changed, in this process, of what all agents of it share
 shelves = {"boards": "oak 1"}  # what the shelf is made of; a test may change it
 TASKS = ("left", "right", "middle", "up", "down", "abort")
 SUITES = {
@@ -179,7 +180,7 @@ class FakeAgent:
 
     It fails once the hand has moved, so not in the warm-up; with ``early_`` before the name, at once. ``learn`` grips
     more eagerly and moves differently with every episode that it has ended. ``late`` takes its second route once the
-    hand has moved; the first time it is slow.
+    hand has moved; the first time it is slow. ``poison`` leaves what all agents share changed, and they act otherwise.
     """
 
     def __init__(self, method: str):
@@ -207,6 +208,8 @@ class FakeAgent:
 
     def end(self, success: bool) -> None:
         self.episodes += 1
+        if self.method == "poison":
+            altered.append("model.weight")
 
     def act(self, observation: dict[str, Any]) -> np.ndarray:
         self.round = None
@@ -226,7 +229,7 @@ class FakeAgent:
         if self.early or hand:
             self._misbehave(hand)
         noise = self.rng.normal(0, 0.02)
-        velocity = np.clip((x - hand) / 0.2 + 0.2 + noise, -1, 1)
+        velocity = np.clip((x - hand) / 0.2 + 0.2 + noise, -1, 1) * (0.5 if altered else 1)
         if self.method.startswith("learn"):
             velocity *= 1 - 0.05 * self.episodes
         grip = 1.0 if abs(x - hand) < 0.003 else -1.0
@@ -305,3 +308,6 @@ class FakeRegistry(Registry):
         if method == "unbuildable":
             raise BadInput("no such method: 'unbuildable'")
         return FakeAgent(method)
+
+    def altered(self) -> list[str]:
+        return altered

@@ -4,8 +4,9 @@ from collections import Counter
 
 import pytest
 from fake import SUITES
-from replan.eval.cells import Actor, Cell, address, make_batches, make_cells, make_chains, make_jobs, weights_of
+from replan.eval.cells import Actor, Cell, make_batches, make_cells, make_chains, make_jobs
 from replan.eval.spec import BadInput, make_spec
+from replan.results.addresses import address
 
 
 def actors(spec):
@@ -166,8 +167,3 @@ def test_each_ordered_method_has_one_chain_per_suite():
 
 def test_noise_seed_is_the_same_for_every_method_and_another_one_in_every_cell():
     assert len({cell.noise_seed for cell in cells(episodes=50)}) == 50
-
-
-def test_the_digest_of_a_policy_of_one_file_is_that_files_and_of_several_covers_all():
-    assert weights_of([]) == "" and weights_of(["ab"]) == "ab"
-    assert weights_of(["ab", "cd"]) == address(["ab", "cd"]) != weights_of(["cd", "ab"])

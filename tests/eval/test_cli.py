@@ -192,6 +192,32 @@ def test_a_path_that_cannot_be_one_is_bad_input(replan, tmp_path, monkeypatch, c
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("target", ["nowhere", "link"])
+def test_a_link_that_leads_nowhere_is_called_that(replan, tmp_path, target):
+    (tmp_path / "link").symlink_to(target)  # to nothing, or to itself
+    code, _, err = replan("eval", "--suite", "belt", "--out", tmp_path / "link")
+    reason = f"it is a link to {target!r}, where nothing is"
+    assert (code, err) == (2, f"error: cannot write a run to {str(tmp_path / 'link')!r}: {reason}\n")
+    assert os.listdir(tmp_path) == ["link"]
+
+
+def test_a_page_without_a_name_and_a_run_that_is_given_twice_are_refused(replan, tmp_path):
+    replan("eval", "--suite", "belt", "--episodes", 1, "--out", tmp_path / "run")
+    (tmp_path / "same").symlink_to("run")
+    assert replan("board", tmp_path / "run", "--html", "")[::2] == (
+        2,
+        "error: --html '' names no file; write --html FILE.html\n",
+    )
+    code, _, err = replan("board", tmp_path / "run", tmp_path / "same")
+    assert (code, err) == (2, f"error: {tmp_path / 'same'} is given twice; give it once\n")
+
+
+def test_a_time_limit_in_which_nothing_can_be_set_up_is_named(replan, tmp_path):
+    code, _, err = replan("eval", "--suite", "belt", "--timeout", "1e-9", "--out", tmp_path / "run")
+    reason = "suite 'belt' was not set up within 2 times the time limit of an episode, 1e-09 s; give a longer --timeout"
+    assert code == 1 and reason in err
+
+
 def test_a_page_that_cannot_be_written_leaves_the_old_one(replan, tmp_path, monkeypatch):
     replan("eval", "--suite", "belt", "--episodes", 1, "--out", tmp_path)
     page = tmp_path / "page.html"

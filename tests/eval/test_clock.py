@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
+from fake import FakeRegistry
 from replan.eval.clock import (
     PROFILES,
     FinishedRound,
@@ -17,7 +19,8 @@ from replan.eval.clock import (
     read_trace,
     write_trace,
 )
-from replan.eval.spec import BadInput, read_toml
+from replan.eval.evaluate import make_plan
+from replan.eval.spec import BadInput, make_spec, read_toml
 from replan.results.schema import EpisodeRow, RoundRow
 
 ROUND = FinishedRound(cell="c", method="flash", index=0, route="full", host_ns=12_345)
@@ -245,3 +248,15 @@ def test_a_method_of_which_a_trace_has_no_episode_is_refused_before_anything_is_
     check_routes(trace, {"flash": ("full", "flash")})
     with pytest.raises(BadInput, match="unknown method for this trace: 'dense'; known: flash"):
         check_routes(trace, {"flash": ("full", "flash"), "dense": ("full",)})
+
+
+class Labels(FakeRegistry):
+    def method(self, spec, policy):
+        return replace(super().method(spec, policy), routes=tuple(f"r{index}" for index in range(17)))
+
+
+def test_a_method_with_a_route_for_every_round_is_refused():
+    plain = {"suite": "belt", "method": "labels", "device": "cpu", "out": "unused"}
+    spec = make_spec(plain, Labels().suites())
+    with pytest.raises(BadInput, match=r"^method 'labels' declares 17 routes; name at most 16 kinds of round$"):
+        make_plan(spec, Labels(), command="", started="")

@@ -13,7 +13,7 @@ import torch
 from gymnasium import spaces
 from replan.accel.flash.draft import Draft, DraftConfig, draft_path, save_draft
 from replan.eval.evaluate import make_plan
-from replan.eval.registry import Registry, _file_name
+from replan.eval.registry import Files, Registry, _file_name
 from replan.eval.spec import BadInput, make_spec, read_toml
 from replan.eval.worker import Worker
 from replan.policies import checkpoint
@@ -61,6 +61,15 @@ def test_files_of_a_method_are_those_of_its_parts(policy):
     assert files["dense"] == files["few_step"] == {}
     assert files["flash"] == files["flash+dp_cache"]
     assert files["flash"].keys() == {f"{policy}.flash-draft"} and not set(files["flash"].values()) & set(own.values())
+
+
+def test_the_weights_of_a_row_are_the_digest_that_inspect_and_drafts_give_a_policy(policy, tmp_path):
+    copy = Path(shutil.copyfile(policy, tmp_path / "a.safetensors"))
+    (tmp_path / "b.json").write_text("{}")
+    for paths in ([copy], [copy, tmp_path / "b.json"], [tmp_path / "b.json", copy]):
+        assert Files({str(path): path for path in paths}).digest == checkpoint.files_hash(paths)
+    assert Files({"a": copy}).digest == checkpoint.file_hash(copy)
+    assert Files().digest == ""
 
 
 def test_what_the_card_says_is_read(policy, tmp_path):

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import fake
 import pytest
+from fake import FakeRegistry
 from pebble import ProcessExpired
 from play import plan, play
 from replan.eval import claims
-from replan.eval.runner import ALIKE, Alike
+from replan.eval.runner import ALIKE, Alike, run
 from replan.eval.spec import BadInput, RunStopped
 from replan.eval.workers import loss
 from replan.results.leaderboard import board
@@ -273,6 +274,15 @@ def test_a_method_that_cannot_act_is_told_before_anything_is_measured_and_leaves
     with pytest.raises(RunStopped, match="method 'early_hang' cannot act .*the worker hung"):
         play(tmp_path / "a" / "run", method="early_hang", timeout=2)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_resumed_run_reads_its_store_once(tmp_path, monkeypatch, capsys):
+    rows = play(tmp_path, episodes=2)
+    reads, episodes = [], Store.episodes
+    monkeypatch.setattr(Store, "episodes", lambda store: reads.append(store) or episodes(store))
+    run(*plan(tmp_path, episodes=2), FakeRegistry(), progress=False)
+    assert len(rows) == 2 and len(reads) == 1
+    assert "2 of 2 episodes are there, measured by the same code" in capsys.readouterr().err
 
 
 def test_a_directory_that_a_refused_command_found_stays_as_it_was(tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import py_compile
 import shutil
 from dataclasses import replace
 
@@ -140,6 +142,35 @@ def test_a_tree_that_cannot_be_parsed_still_has_a_digest(tmp_path, monkeypatch):
     (tmp_path / "odd.py").write_text("def (:\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert source.digest(source.imported("odd"))
+
+
+@pytest.mark.parametrize("mode", py_compile.PycInvalidationMode, ids=lambda mode: mode.name)
+def test_what_python_compiled_of_another_source_is_not_run_under_the_digest_of_this_one(tmp_path, monkeypatch, mode):
+    """Its time and size are those of the source, or it says that they need no look."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path = tmp_path / "stale.py"
+    kept = importlib.util.cache_from_source(str(path))
+    for text in ("STEPS = 9\n", "STEPS = 2\n"):
+        if text == "STEPS = 2\n":
+            py_compile.compile(str(path), cfile=kept, invalidation_mode=mode)
+        path.write_text(text)
+        os.utime(path, (1, 1))
+    if mode is py_compile.PycInvalidationMode.CHECKED_HASH:  # Python looks at the source's content and compiles it anew
+        assert source.digest(source.imported("stale"))
+        return
+    with pytest.raises(
+        BadInput, match=r"^Python would run .*stale\..*\.pyc, which is not .*stale\.py compiled; delete it$"
+    ):
+        source.digest(source.imported("stale"))
+    os.remove(kept)
+    os.utime(path, (2, 2))
+    assert source.digest(source.imported("stale"))
+
+
+def test_a_compiled_module_beside_a_file_of_ours_is_refused(tree):
+    (tree / "policies/agent.abi3.so").touch()
+    with pytest.raises(BadInput, match=r"^Python would run .*agent\.abi3\.so and not .*agent\.py; delete it$"):
+        Registry().policy("pi0-tiny")
 
 
 class Edited(FakeRegistry):

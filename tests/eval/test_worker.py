@@ -10,6 +10,7 @@ import pytest
 from fake import FakeAgent, FakeRegistry
 from play import plan
 from replan.eval import worker as worker_module
+from replan.eval.clock import write_trace
 from replan.eval.evaluate import make_plan
 from replan.eval.registry import Files, MethodInfo
 from replan.eval.rows import Host
@@ -580,3 +581,19 @@ def test_rounds_say_what_the_agent_said_of_them():
     acting._call = lambda observation: replace(call(observation), **said)
     for each in worker.play(job).rounds:
         assert {name: getattr(each, name) for name in said} == said
+
+
+def test_a_replay_that_is_over_before_its_recording_is_no_result(tmp_path):
+    realtime = {"clock": "realtime", "episodes": 1}
+    worker, _, (job,) = worker_of(latency="measured", **realtime)
+    row, trace = worker.play(job), tmp_path / "trace"
+    results = []
+    for more in ((), (row.rounds[-1],)):
+        write_trace(trace, [replace(row, rounds=(*row.rounds, *more))])
+        worker, _, (job,) = worker_of(latency=f"trace:{trace}", **realtime)
+        results.append(worker.play(job))
+    same, shorter = results
+    assert (same.status, same.trajectory_hash) == ("done", row.trajectory_hash)
+    count = len(row.rounds)
+    assert shorter.status == "error"
+    assert f"trace diverged after round {count - 1}: the episode is over, and {count + 1} are recorded" in shorter.error

@@ -71,10 +71,10 @@ def relative(ours, theirs):
 def run(model, inputs, noise):
     """One round by the code that every evaluation runs; returns it and the first velocity."""
     inputs = inputs.to(model.device, model.dtype)
-    prefix, watch = model.encode(inputs), Stopwatch(model.device)
-    call = Call(inputs, "", prefix, noise, 0, np.zeros((0, 1)), model.horizon, model.stages(), watch)
+    watch = Stopwatch(model.device)
+    call = Call(inputs, "", noise, 0, np.zeros((0, 1)), model.horizon, model.stages(), watch)
     full_path(model, Methods(), call)
-    assert torch.equal(dense(model, prefix, inputs, noise), call.chunk)
+    assert torch.equal(dense(model, call.prefix, inputs, noise), call.chunk)
     return call, model.step(noise, 1.0, model.condition(call.context, inputs))
 
 

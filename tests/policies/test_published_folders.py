@@ -444,6 +444,8 @@ def test_inspect_shows_what_was_recognised(made):
     assert done.exit_code == 0, done.output
     for shown in ("lerobot, pi0.5", "agentview, wrist", "mirror        True", "State: 128 128"):
         assert shown in done.output
+    weights = Registry().policy(f"{made['lerobot', 'pi0.5']}:convention=libero").files.digest  # of its rows
+    assert weights[:60] in done.output
 
 
 @pytest.fixture(scope="module")

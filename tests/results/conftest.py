@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from replan.results import EpisodeRow, Mark, RoundRow, Run, RunIdentity, Store
+from replan.results.addresses import cell_address
 
 MS = 1_000_000
 
@@ -65,7 +66,7 @@ def build_episode(method: str = "dense", cell: int = 0, success: bool | None = T
     if "steps" not in values:  # a row is refused whose rounds do not end at its last step
         values["steps"] = rounds[-1].control_step + rounds[-1].executed if isinstance(rounds, tuple) and rounds else 30
     address = [values[name] for name in ("suite", "task", "init_state", "seed", "settings")]
-    values.setdefault("cell", hashlib.sha256(repr(address).encode()).hexdigest()[:16])
+    values["cell"] = cell_address(*address)
     measured = [values[name] for name in ("cell", "weights", "method", "code", "clock", "latency")]
     values.setdefault("key", hashlib.sha256(repr(measured).encode()).hexdigest()[:16])
     return EpisodeRow(**values)

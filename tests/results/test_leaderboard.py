@@ -28,7 +28,10 @@ def four_cells(make):
             "flash",
             cell,
             cell != 0,
-            rounds=tuple(make.round(i, ms=10, route="flash", executed=5, accepted=5) for i in range(3 if cell else 5)),
+            rounds=tuple(
+                make.round(i, ms=10, route="flash", control_step=5 * i, executed=5, accepted=5)
+                for i in range(3 if cell else 5)
+            ),
         )
         for cell in range(4)
     ]
@@ -166,17 +169,46 @@ def test_a_shared_core_is_marked(written, make, share, marked):
     assert row.contention == pytest.approx(1 / share)
 
 
-def test_warm_up_rounds_are_calls_and_no_latencies(written, make):
-    rounds = (make.round(0, ms=900, warmup=True), *(make.round(i, ms=10) for i in range(1, 8)))
-    (row,) = board([written(make.episode("dense", rounds=rounds))])
-    assert row.rounds.all == 8
-    assert (row.round_ns.n, row.round_ns.p50, row.action_ns) == (7, 10_000_000, 1_000_000)
+def test_a_cold_round_is_charged_what_its_route_takes_when_warm(written, make):
+    rounds = [make.round(0, ms=900, warmup=True), make.round(1, ms=70, route="flash")]
+    rounds += [make.round(i, ms=10) for i in range(2, 9)]
+    (row,) = board([written(make.episode("dense", rounds=tuple(rounds)))])
+    assert row.rounds.all == 9
+    assert row.round_ns.n == 9 and row.round_ns.mean == pytest.approx((8 * 10 + 70) * 1e6 / 9)
+    assert row.action_ns == pytest.approx((8 * 10 + 70) * 1e6 / 90)
+    assert (row.routes["full"].durations.n, row.routes["full"].durations.mean) == (7, 10_000_000)
     assert row.contention == 1
 
 
-def test_only_warm_up_is_no_latency(written, make):
-    (row,) = board([written(make.episode("dense", rounds=(make.round(warmup=True),)))])
-    assert math.isnan(row.round_ns.mean) and "latency unknown" in badges(row)
+def test_a_cold_round_of_a_route_that_is_never_warm_counts_as_it_was(written, make):
+    (row,) = board([written(make.episode("dense", rounds=(make.round(ms=50, warmup=True),)))])
+    assert row.round_ns.mean == 50_000_000 and "latency unknown" in badges(row)
+
+
+def with_cold(make, method, cell, cold_ms, route, *, ms=10.0):
+    """An episode of one cold round and nine warm ones."""
+    rounds = [make.round(0, ms=cold_ms, route=route, warmup=True)]
+    rounds += [make.round(i, ms=ms, route="full" if i % 2 else "few") for i in range(1, 10)]
+    return make.episode(method, cell, rounds=tuple(rounds))
+
+
+def test_expensive_rounds_under_a_route_of_their_own_are_not_left_out(written, make):
+    dense = versions(make, "dense", 40, ms=40)
+    relabelled = [with_cold(make, "relabelled", cell, 1000, f"r{cell}") for cell in range(40)]
+    _, row = board([written(*dense, *relabelled)])
+    assert row.speed_up.round.value == pytest.approx(40 / ((1000 + 9 * 10) / 10))
+
+
+@pytest.mark.parametrize(("cold_ms", "badge", "rank"), [(12, "cold rounds", 1), (1000, "NOT WARM", None)])
+def test_a_row_says_how_much_time_cold_rounds_leave_out_and_has_no_rank_where_that_is_a_lot(
+    written, make, cold_ms, badge, rank
+):
+    dense = versions(make, "dense", 40, ms=40)
+    _, row = board([written(*dense, *(with_cold(make, "fast", cell, cold_ms, "few") for cell in range(40)))])
+    share = (cold_ms - 10) / (cold_ms + 90)
+    text = {mark.badge: mark.text for mark in row.marks}[badge]
+    assert text.startswith("40 rounds took a route for the first time") and f"{100 * share:.2g} % of the time" in text
+    assert (row.rank, row.speed_up.round.value) == (rank, pytest.approx(4))
 
 
 def test_a_method_that_changes_no_action_is_marked(written, make):
@@ -572,14 +604,14 @@ def test_a_speed_up_is_over_the_cells_that_one_run_measured(written, make):
     assert row.paired.n == 2 and row.speed_up.round.value == 4
 
 
-def test_warm_up_counts_in_no_speed_up_and_executed_actions_do(written, make):
+def test_cold_rounds_count_in_a_speed_up_as_warm_ones_and_with_all_their_actions(written, make):
     def episode(method, cell, ms, executed):
         rounds = (make.round(0, ms=5000, warmup=True), make.round(1, ms=ms, executed=executed))
         return make.episode(method, cell, rounds=rounds)
 
     rows = [episode("dense", cell, 40, 10) for cell in range(9)] + [episode("flash", cell, 10, 5) for cell in range(9)]
     _, flash = board([written(*rows)])
-    assert flash.speed_up == ((4, 4, 4), (2, 2, 2))
+    assert flash.speed_up == ((4, 4, 4), (3, 3, 3))  # per action: 80 ms for 20 over 20 ms for 15
 
 
 def test_success_is_told_by_task_and_the_worst_is_named(written, make):

@@ -4,17 +4,21 @@ import dataclasses
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from replan.results import EpisodeRow, Mark, RunIdentity, Store, StoreError
+from replan.results.addresses import address, files_digest, in_chain, measurement
 from replan.results.store import (
     FILE,
     VERSION,
@@ -133,7 +137,7 @@ def test_a_refused_episode_leaves_nothing_behind(tmp_path, make):
 def test_values_that_the_store_would_distort_are_refused(tmp_path, make, changes):
     with Store.start(tmp_path, make.run()) as store:
         with pytest.raises(InvalidEpisode):
-            store.add(make.episode(**changes))
+            store.add(dataclasses.replace(make.episode(), **changes))
         assert store.episodes() == []
 
 
@@ -252,6 +256,83 @@ def test_a_finished_run_can_be_read_where_nothing_can_be_written(written, make, 
         assert len(again.episodes()) == 1
 
 
+@pytest.fixture
+def addressed(tmp_path, make):
+    """A store whose run says what its latency and its files were, with keys as the harness makes them."""
+    run = make.run(
+        identity=RunIdentity(
+            latency={"fixed": 0},
+            files={"conveyor": {"dense": files_digest("f00d", []), "flash": files_digest("f00d", ["d1", "d2"])}},
+        ),
+        checkpoints={"pi0-tiny": "f00d", "draft": "d2", "table": "d1", "of another method": "e0"},
+    )
+
+    def key(method, row, *, previous="no chain"):
+        files = ("d1", "d2") if method == "flash" else ()
+        what = (row.method, row.code, row.clock, {"fixed": 0}, row.dtype, "cpu")
+        content = measurement(row.cell, row.weights, files, *what)
+        return address(content if previous == "no chain" else in_chain(content, previous))
+
+    rows = [make.episode(method, cell) for method in ("dense", "flash") for cell in range(2)]
+    with Store.start(tmp_path, run) as store:
+        for row in rows:
+            store.add(dataclasses.replace(row, key=key(row.method, row)))
+    return SimpleNamespace(folder=tmp_path, key=key, run=run)
+
+
+def changed(folder, statement):
+    with closing(sqlite3.connect(folder / FILE)) as connection, connection:
+        assert connection.execute(statement).rowcount
+    with Store.open(folder) as store:
+        return store.episodes()
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("method = 'fast' WHERE method = 'dense'", "(fast on conveyor, dog-red 0) is of a method that is none of"),
+        ("method = 'dense' WHERE method = 'flash'", "(dense on conveyor, dog-red 0) has another method, policy, code"),
+        ("method = 'flash' WHERE method = 'dense'", "(flash on conveyor, dog-red 0) has another method, policy, code"),
+        ("dtype = 'bfloat16'", "has another method, policy, code, clock, latency or precision than its key"),
+        ("code = replace(code, '999', '998')", "has another method, policy, code"),
+        ("seed = 99", "has another suite, task, initial state, seed or settings than its cell"),
+        ("settings = '{\"speed\": 15}' WHERE method = 'flash'", "(flash on conveyor, dog-red 0) has another suite"),
+        ("cell = 'zz' WHERE init_state = 1", "dog-red 1) has another suite, task"),
+        ("success = 7 WHERE method = 'dense'", "success is 7 in the row of '"),
+        ("failure = 'boom' WHERE method = 'dense'", "is a success and 'success', 'boom'"),
+        ("outcome = 'raised' WHERE method = 'dense'", "is a success and 'raised', None"),
+        ("session = 77", "was measured at start 77 of 1 of the run"),
+    ],
+)  # fmt: skip
+def test_a_row_that_was_made_to_say_something_else_is_refused_and_named(addressed, statement, reason):
+    with Store.open(addressed.folder) as store:
+        assert len(store.episodes()) == 4
+    with pytest.raises(StoreUnreadable, match=re.escape(reason)):
+        changed(addressed.folder, f"UPDATE episodes SET {statement}")
+
+
+def test_rounds_that_do_not_follow_each_other_are_refused(addressed):
+    with pytest.raises(StoreUnreadable, match="the rounds of the episode .* do not follow each other to its last step"):
+        changed(addressed.folder, 'UPDATE rounds SET executed = executed - 3 WHERE "index" = 0')
+
+
+def test_of_a_chain_the_first_key_is_computed_again(addressed, make):
+    first = make.episode("dense", 5, code=make.code("learning"))
+    second = make.episode("dense", 6, code=make.code("learning"))
+    first = dataclasses.replace(first, key=addressed.key("dense", first, previous=None))
+    second = dataclasses.replace(second, key=addressed.key("dense", second, previous=first.key))
+    with Store.start(addressed.folder, addressed.run) as store:
+        store.add(first)
+        store.add(second)
+        assert len(store.episodes()) == 6
+    with pytest.raises(StoreUnreadable, match="has another method"):
+        changed(addressed.folder, "UPDATE episodes SET clock = 'realtime' WHERE init_state > 4")
+
+
+def test_rows_of_which_nobody_knows_the_code_are_left_alone(addressed):
+    assert len(changed(addressed.folder, "UPDATE episodes SET code = '{}', seed = 99")) == 4
+
+
 @pytest.mark.parametrize("name", ["", " "])
 def test_an_empty_name_is_no_run_directory(tmp_path, make, monkeypatch, name):
     begin(tmp_path, make, make.run())
@@ -326,7 +407,7 @@ def test_a_run_of_an_older_schema_is_read_as_it_is_and_goes_on(tmp_path, make, v
     drafts = [(each.accepted is None, each.drafted) for row in rows for each in row.rounds]
     assert set(drafts) == {(True, None), (False, 10)}
 
-    new = make.episode(success_at_end=False, failure="not finite", session=2)
+    new = make.episode(success=False, success_at_end=False, outcome="invalid action", failure="not finite", session=2)
     with Store.start(tmp_path, run) as store:
         store.add(new)
         for impossible in ({"success_at_end": True}, {"failure": "not finite"}):

@@ -1,0 +1,1 @@
+"""Policies on servers, in openpi's protocol: a WebSocket that carries msgpack."""
