@@ -22,8 +22,8 @@ LEFT_OUT = 0.05  # time of cold rounds beyond their charge, as a share of all, a
 LOSS = "loss not excluded"
 RANK = (
     f"Rank: by speed-up per action, where an episode that could not be measured is charged {BASELINE}'s time. It takes"
-    f" a verdict that excludes a loss of {100 * MARGIN:.0f} points. A method that is {NOT_ACTIVE} or {NOT_WARM}, or never"
-    " finished an episode, has none"
+    f" a verdict that excludes a loss of {100 * MARGIN:.0f} points. A method that is {NOT_ACTIVE} or {NOT_WARM}, or"
+    " never finished an episode, has none"
 )
 
 

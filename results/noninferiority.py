@@ -74,7 +74,10 @@ def score_interval(lost: int, gained: int, n: int, confidence: float = 0.95) -> 
         far = -sign * edge
         if beyond(far) * sign < 0:
             return float(-sign)
-        return float(brentq(beyond, *sorted((far, estimate)), xtol=1e-10)) if abs(estimate) < edge else estimate
+        if abs(estimate) >= edge:
+            return estimate
+        least, most = sorted((far, estimate))
+        return float(brentq(beyond, least, most, xtol=1e-10))  # pyright: ignore[reportArgumentType]: not full output
 
     return Interval(end(1), end(-1))
 
@@ -218,7 +221,7 @@ def _largest(statistic: float, n: int, margin: float, cap: int) -> float:
 
     found = chances(rates)
     at = int(found.argmax())
-    finer = np.linspace(*rates[[max(at - 1, 0), min(at + 1, rates.size - 1)]], 9)[1:-1]
+    finer = np.linspace(rates[max(at - 1, 0)], rates[min(at + 1, rates.size - 1)], 9)[1:-1]
     return float(min(1.0, max(found[at], chances(finer).max()) + OUTSIDE))
 
 
