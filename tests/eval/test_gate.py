@@ -1,4 +1,4 @@
-"""``replan gate`` as a workflow runs it: two real runs of the conveyor, one of them with damaged weights."""
+"""``replan gate`` as a workflow runs it, on a real run of the conveyor."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from xml.etree import ElementTree
 
 import pytest
 import replan.policies
-from safetensors import safe_open
-from safetensors.numpy import save_file
 
 CHECKPOINT = Path(replan.policies.__path__[0]) / "checkpoints" / "pi0-tiny.safetensors"
 # The steps of the example in docs/gate.md, with `replan` on the path.
@@ -23,13 +21,7 @@ replan gate "$RUN" --against "$BASE" --margin "$MARGIN" --markdown gate.md --jun
 
 
 @pytest.mark.slow
-def test_the_workflow_fails_a_degraded_policy_and_says_that_six_cells_are_too_few_for_another(tmp_path):
-    damaged = tmp_path / "damaged.safetensors"
-    with safe_open(CHECKPOINT, "np") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}
-        tensors = {name: -value if "action_out" in name else value for name, value in tensors.items()}
-        save_file(tensors, damaged, file.metadata())
-
+def test_the_workflow_passes_a_wide_margin_and_says_that_six_cells_are_too_few_for_a_small_one(tmp_path):
     def workflow(run, policy, margin):
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         given = {"RUN": run, "BASE": "base", "POLICY": str(policy), "MARGIN": margin, "PATH": path}
@@ -40,7 +32,5 @@ def test_the_workflow_fails_a_degraded_policy_and_says_that_six_cells_are_too_fe
 
     assert workflow("base", CHECKPOINT, "3")[:2] == (3, "INSUFFICIENT")
     assert workflow("base", CHECKPOINT, "45")[:2] == (0, "PASS")
-    code, outcome, error = workflow("now", damaged, "3")
-    assert (code, outcome) == (1, "FAIL"), error
-    assert "FAIL" in (tmp_path / "gate.md").read_text()
-    assert ElementTree.parse(tmp_path / "gate.xml").getroot().get("failures") == "1"
+    assert "PASS" in (tmp_path / "gate.md").read_text()
+    assert ElementTree.parse(tmp_path / "gate.xml").getroot().get("failures") == "0"
