@@ -29,7 +29,7 @@ class VLACache(RowsMethod):
         static: Largest share of static tokens; the most similar are taken. 0 is exactly dense.
         relevant: Share of the tokens that the text's attention protects.
         growth: Share of an increase from layer to layer that is followed.
-        layers: ``entropy`` is the paper's; ``all`` reuses all static tokens in every layer.
+        layers: ``entropy`` is the public code's rule; ``all`` reuses all static tokens in every layer.
 
     Raises:
         ValueError: A share is not in 0..1, ``similarity`` not in -1..1, ``growth`` not in 0..1, or ``layers`` unknown.

@@ -2,7 +2,8 @@
 
 Scripts may rely on this in every command: exit code 0 is success, 2 is bad input (the message says what to write
 instead), 3 is a request for what exists for other versions of Python only, 4 is a disk or a stream that cannot be
-written or read (full, read-only, gone), 1 is anything else, 130 is Ctrl-C, 143 is SIGTERM. With ``--json`` the last
+written or read (full, read-only, gone), 1 is anything else, 130 is Ctrl-C, 143 is SIGTERM. ``gate`` has its own meaning
+for three of them: 1 is FAIL, 3 INSUFFICIENT, 4 NOT COMPARABLE. With ``--json`` the last
 line on stdout is one JSON object, in ASCII, also after an error; progress and messages go to stderr.
 """
 
@@ -33,13 +34,16 @@ from .commands.collect import collect
 from .commands.compare import compare
 from .commands.envs import envs
 from .commands.evaluate import evaluate_command
+from .commands.gate import gate
 from .commands.library import library
 from .commands.methods import methods
+from .commands.plan import plan
 from .commands.policy import policy
 from .commands.serve import serve_command
 from .commands.setup import doctor, setup
 from .commands.training import train, train_draft
 from .commands.verify import verify
+from .commands.watch import watch
 from .spec import BadInput, RunStopped
 
 LONGEST = 2_000  # characters of a message
@@ -60,6 +64,9 @@ for command in (
     evaluate_command,
     board,
     compare,
+    gate,
+    plan,
+    watch,
     bench,
     analyze,
     verify,

@@ -162,8 +162,6 @@ class Files:
     @property
     def digest(self) -> str:
         """One digest of all contents: what rows call a policy's weights. Empty where there are no files."""
-        if not self.paths:
-            return ""
         from ..policies.checkpoint import joined
 
         return joined(self.digests)

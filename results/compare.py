@@ -97,16 +97,17 @@ def compare_runs(old: Store, new: Store, *, allow_mixed: bool = False) -> list[C
     """
     values = (str(old.path.parent), str(new.path.parent))
     gathered = (groups([old]), groups([new]))
-    found = [
-        _compare("run", before, after, values, gathered, allow_mixed)
-        for before, after in product(*gathered)
-        if _rest(before, "policy") == _rest(after, "policy")
-    ]
+    found = [_compare("run", before, after, values, gathered, allow_mixed) for before, after in matched(*gathered)]
     if not found:
         raise NothingToCompare(
             f"{values[0]} and {values[1]} have no method under the same condition; name what else differs with --across"
         )
     return found
+
+
+def matched(old: list[Group], new: list[Group]) -> list[tuple[Group, Group]]:
+    """Groups of two runs with the same method under the same condition, the older one first."""
+    return [both for both in product(old, new) if _rest(both[0], "policy") == _rest(both[1], "policy")]
 
 
 def compare_across(stores: Iterable[Store], name: str, *, allow_mixed: bool = False) -> list[Comparison]:

@@ -11,11 +11,13 @@ import numpy as np
 
 from . import stats
 from .groups import BASELINE, Group, groups
+from .inference import RetentionByTask, retention_by_task
 from .marks import LOSS, NONE_FINISHED, NOT_ACTIVE, NOT_WARM, activity, marks
 from .pairs import Flip, Pairs, baseline_of, pair
 from .schema import EpisodeRow, Mark
 from .store import Store
 from .timing import Charges, charges, contention, spans
+from .verdicts import MARGIN, Verdict, judge
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,9 @@ class Row:
         activity: For each counter that proves that the method acted, the share of episodes in which it moved.
         paired: Comparison with the baseline on shared cells; None for the baseline itself and where no cell is shared.
         paired_worst: The same in the worst case (:attr:`.pairs.Pairs.worst`); None where every cell was measured.
+        retention: What the method keeps of the shared cells that the baseline solves; None where no cell is shared.
+        verdict: What the cells prove about success, in the worst case, for all rows of one condition and code together;
+            None where no cell is shared.
         rounds: Mean rounds per episode.
         round_ns: Durations of one round; one that was cold or did not return has its charge
             (:func:`.timing.charges`).
@@ -86,6 +91,8 @@ class Row:
     activity: dict[str, float]
     paired: stats.Paired | None
     paired_worst: stats.Paired | None
+    retention: RetentionByTask | None
+    verdict: Verdict | None
     rounds: stats.RoundsPerEpisode
     round_ns: stats.Durations
     action_ns: float
@@ -145,8 +152,25 @@ def rows_of(gathered: list[Group], *, allow_mixed: bool = False) -> list[Row]:
         for group in sorted(members, key=lambda group: group.started):
             worlds.setdefault(group.world, []).append(group)
         for world in worlds.values():
-            rows += _ranked([_compared(group, members, allow_mixed) for group in world])
+            rows += _ranked(_judged([_compared(group, members, allow_mixed) for group in world]))
     return rows
+
+
+def _judged(rows: list[tuple[Row, float]]) -> list[tuple[Row, float]]:
+    """Rows of one world with their verdicts."""
+    worst = [row.paired_worst or row.paired for row, _ in rows]
+    verdicts = iter(judge([each for each in worst if each]))
+    return [
+        (_with_verdict(row, next(verdicts)) if each else row, ns) for (row, ns), each in zip(rows, worst, strict=True)
+    ]
+
+
+def _with_verdict(row: Row, verdict: Verdict) -> Row:
+    if verdict.loss <= MARGIN:
+        return replace(row, verdict=verdict)
+    where = " in the worst case" if row.paired_worst else ""
+    text = f"a loss of {100 * verdict.loss:.1f} points is not excluded{where}; a rank takes {100 * MARGIN:.0f} at most"
+    return replace(row, verdict=verdict, marks=(*row.marks, Mark(LOSS, text)))
 
 
 def _ranked(rows: list[tuple[Row, float]]) -> list[Row]:
@@ -218,6 +242,8 @@ def _row(
         activity=moved,
         paired=pairs.difference,
         paired_worst=pairs.worst,
+        retention=_retention(pairs),
+        verdict=None,
         rounds=stats.rounds_per_episode([len(row.rounds) for row in episodes], successes),
         round_ns=stats.durations(durations),
         action_ns=stats.per_action(durations, [span.executed for span in times]),
@@ -235,6 +261,13 @@ def _row(
         run_marks=tuple(dict.fromkeys(mark for run in group.runs for mark in run.marks)),
         flips=pairs.flips,
     )
+
+
+def _retention(pairs: Pairs) -> RetentionByTask | None:
+    if not pairs.done:
+        return None
+    own, base = ([bool(row.success) for row in side] for side in zip(*pairs.done, strict=True))
+    return retention_by_task(own, base, [row.task for row, _ in pairs.done])
 
 
 def _by_task(episodes: list[EpisodeRow]) -> dict[str, stats.Proportion]:

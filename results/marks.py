@@ -10,6 +10,7 @@ from .groups import BASELINE, Group
 from .pairs import MIXED, Pairs
 from .schema import OVER_BUDGET, EpisodeRow, Mark, Run
 from .timing import contention, left_out, measured_rounds
+from .verdicts import MARGIN
 
 SMALL_N = 0.05  # half width of the success interval above which a row is marked
 SHARED_CORE = 1.1  # wall time over processor time above which a row is marked
@@ -19,11 +20,10 @@ NONE_FINISHED = "NONE FINISHED"
 NOT_WARM = "NOT WARM"
 LEFT_OUT = 0.05  # time of cold rounds beyond their charge, as a share of all, above which a row has no rank
 LOSS = "loss not excluded"
-MARGIN = 0.10  # loss that a rank has to exclude: 26 cells without a flip do, and 100 with 12 flips each way
 RANK = (
     f"Rank: by speed-up per action, where an episode that could not be measured is charged {BASELINE}'s time. It takes"
-    f" a 95 % interval of the difference to {BASELINE}, in the worst case, that excludes a loss of {100 * MARGIN:.0f}"
-    f" points. A method that is {NOT_ACTIVE} or {NOT_WARM}, or never finished an episode, has none"
+    f" a verdict that excludes a loss of {100 * MARGIN:.0f} points. A method that is {NOT_ACTIVE} or {NOT_WARM}, or"
+    " never finished an episode, has none"
 )
 
 
@@ -64,11 +64,6 @@ def marks(
     elif pairs.done and len(pairs.done) < len(group.done):
         text = f"compared on the {len(pairs.done)} of {len(group.done)} cells that {BASELINE} ran too"
         yield Mark("part paired", text)
-    found = pairs.worst or pairs.difference
-    if found and found.low <= -MARGIN:
-        where = " in the worst case" if pairs.worst else ""
-        text = f"the 95 % interval of the difference to {BASELINE} reaches {100 * found.low:.1f} points{where}"
-        yield Mark(LOSS, f"{text}, and a rank takes more than -{100 * MARGIN:.0f}")
     if len(pairs.together) < len(pairs.done):
         text = f"{BASELINE} was measured at another start of a run; other company may be behind a speed-up"
         yield Mark("separate runs", text)

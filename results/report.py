@@ -17,7 +17,8 @@ from .leaderboard import Row, rows_of
 from .marks import ACTIVE_SHARE, RANK, SHARED_CORE, SMALL_N
 from .schema import Run
 from .store import Store
-from .tables import condition, milliseconds, tables, varying
+from .tables import condition, milliseconds, percent, tables, varying
+from .verdicts import MARGIN
 
 MANY = 12  # rows above which single rows get no plot line and no card of their own
 
@@ -69,6 +70,7 @@ def render(stores: Iterable[Store], title: str = "Leaderboard", *, allow_mixed: 
             "rank": RANK.removeprefix("Rank: "),
             "small_n": f"{100 * SMALL_N:.0f}",
             "shared_core": f"{SHARED_CORE:g}",
+            "margin": f"{100 * MARGIN:.0f}",
             "active": f"{100 * ACTIVE_SHARE:.0f}",
             "minimum": {q: stats.minimum_samples(q) for q in stats.PERCENTILES},
         },
@@ -100,12 +102,22 @@ def _cards(rows: list[Row], colours: dict[str, str]) -> list[dict[str, Any]]:
                 "colour": f"var({plots.VARIABLES[colours[row.method]]})",
                 "speed_up": speed_up,
                 "interval": f"per action {interval}",
+                "keeps": _kept(row),
+                "verdict": row.verdict.text if row.verdict else "",
                 "latency": f"{milliseconds(row.action_ns)} ms per action",
                 "difference": difference,
                 "active": row.active,
             }
         )
     return cards
+
+
+def _kept(row: Row) -> tuple[str, str]:
+    """Retention and its lower bound."""
+    if row.retention is None or not row.retention.overall.solved:
+        return "n/a", f"{BASELINE} solved none"
+    kept = row.retention.overall
+    return percent(kept.rate), f"kept, at least {percent(kept.low)}"
 
 
 def _figures(rows: list[Row], gathered: list[Group], colours: dict[str, str]) -> list[dict[str, Any]]:

@@ -195,10 +195,13 @@ def paired(method: ArrayLike, baseline: ArrayLike) -> Paired:
     p_lost, p_gained = (lost + 1) / (n + 2), (gained + 1) / (n + 2)
     centre = p_gained - p_lost
     half = norm.ppf((1 + CONFIDENCE) / 2) * np.sqrt((p_lost + p_gained - centre**2) / (n + 2))
-    p = binomtest(min(lost, gained), lost + gained).pvalue if lost + gained else 1.0
-    return Paired(
-        (gained - lost) / n, float(max(centre - half, -1)), float(min(centre + half, 1)), float(p), lost, gained, n
-    )
+    low, high = float(max(centre - half, -1)), float(min(centre + half, 1))
+    return Paired((gained - lost) / n, low, high, mcnemar(lost, gained), lost, gained, n)
+
+
+def mcnemar(lost: int, gained: int) -> float:
+    """Two-sided exact p-value of McNemar's test of "no difference": flips go either way like the sides of a coin."""
+    return float(binomtest(min(lost, gained), lost + gained).pvalue) if lost + gained else 1.0
 
 
 def minimum_samples(percentile: float) -> int:

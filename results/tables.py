@@ -18,9 +18,10 @@ from .leaderboard import Row
 from .marks import RANK
 from .pairs import Flip
 from .schema import Mark
+from .verdicts import Kind, Verdict, headline
 
 WIDTH = 80  # columns of a terminal of the usual size
-LEFT_OUT = ("rank", "rounds", "ms per\naction", "accepted", "marks")  # on a terminal
+LEFT_OUT = ("rank", "keeps", "verdict", "rounds", "ms per\naction", "accepted", "marks")  # on a terminal
 LISTED = 4  # rows that a note names
 EXACT = (
     "An interval without 0 next to p > 0.05: the interval is approximate, the test exact and therefore cautious; these "
@@ -54,6 +55,7 @@ class SuiteTables(NamedTuple):
         rounds: One line per route of each.
         acceptance: How much of the drafts was accepted, one line per row that drafts; None where none does.
         tasks: Success of each method by task, one line per task; None where there is one task.
+        headline: The fastest method that loses little, in words; empty where nothing is compared. Also a note.
     """
 
     suite: str
@@ -62,6 +64,7 @@ class SuiteTables(NamedTuple):
     rounds: Table
     acceptance: Table | None
     tasks: Table | None
+    headline: str
 
 
 def tables(rows: list[Row]) -> list[SuiteTables]:
@@ -105,7 +108,19 @@ def _suite_tables(rows: list[Row]) -> SuiteTables:
     prefix = {id(row): [condition(row).get(name, "any") for name in columns] + [row.label] for row in rows}
     methods = Table(
         title,
-        [*columns, "method", "rank", "success", f"vs {BASELINE}", "n", "rounds", "round ms", "ms per\naction"]
+        [
+            *columns,
+            "method",
+            "rank",
+            "success",
+            f"vs {BASELINE}",
+            "keeps",
+            "verdict",
+            "n",
+            "rounds",
+            "round ms",
+            "ms per\naction",
+        ]
         + ["latency\nms"] * latency
         + ["speed-up", "action\nerror"]
         + ["accepted"] * drafts
@@ -128,7 +143,9 @@ def _suite_tables(rows: list[Row]) -> SuiteTables:
         ],
     )
     acceptance = _acceptance(title, columns, rows, prefix)
-    return SuiteTables(rows[0].suite, shared, methods, rounds, acceptance, _tasks(title, rows, prefix))
+    return SuiteTables(
+        rows[0].suite, shared, methods, rounds, acceptance, _tasks(title, rows, prefix), _headline(rows, prefix)
+    )
 
 
 def _duration_cells(durations: stats.Durations) -> list[str]:
@@ -192,6 +209,8 @@ def _method_cells(row: Row, drafts: bool, latency: bool) -> list[str]:
         "–" if row.rank is None else str(row.rank),
         success,
         versus,
+        _keeps(row),
+        _verdict(row),
         _lines(str(row.success.n), f"+{row.errors} err." if row.errors else ""),
         _lines(number(row.rounds.all, ".1f"), f"{number(row.rounds.successful, '.1f')} succ."),
         _lines(f"p50 {milliseconds(row.round_ns.p50)}", f"p90 {milliseconds(row.round_ns.p90)}"),
@@ -208,6 +227,25 @@ def _method_cells(row: Row, drafts: bool, latency: bool) -> list[str]:
         rate, length = percent(row.acceptance.rate, digits=0), row.acceptance.length
         cells.append(_lines(rate, "" if math.isnan(length) else f"mean {length:.1f}"))
     return [*cells, "\n".join(mark.badge for mark in row.marks)]
+
+
+def _keeps(row: Row) -> str:
+    """Retention with its lower bound, and the worst task."""
+    if row.retention is None or not row.retention.overall.solved:
+        return "–"
+    overall, worst = row.retention.overall, row.retention.worst_task
+    cell = f"{percent(overall.rate)}\n≥ {percent(overall.low)}"
+    return _lines(cell, f"{_short(worst)} {percent(row.retention.tasks[worst].rate, digits=0)}" if worst else "")
+
+
+def _verdict(row: Row) -> str:
+    if row.verdict is None:
+        return "–"
+    for mark in (": ", ", "):  # what it says, and below it the figures
+        first, found, rest = row.verdict.text.partition(mark)
+        if found:
+            return f"{first}\n{rest}"
+    return row.verdict.text
 
 
 def _difference(paired: stats.Paired, worst: stats.Paired | None) -> str:
@@ -247,20 +285,44 @@ def _findings(rows: list[Row], prefix: dict[int, list[str]]) -> list[str]:
     """What the rows say in words: what the data exclude, and where success is lowest."""
     named = [(" ".join(prefix[id(row)]), row) for row in rows]
     paired = [(name, row.paired) for name, row in named if row.paired]
+    judged = [(name, row, row.verdict) for name, row in named if row.verdict]
     worst = [
         f"{name} {_short(row.worst_task)} ({percent(row.tasks[row.worst_task].rate)} of {row.tasks[row.worst_task].n})"
         for name, row in named
         if row.worst_task
     ]
     findings = []
-    if paired:
-        losses = _some([f"{name} {max(0.0, -100 * found.low):.1f}" for name, found in paired])
-        findings.append(f"What these cells exclude (95 %): a loss to {BASELINE} of more points than {losses}")
+    if judged:
+        findings.append(_headline(rows, prefix))
+        findings.append(f"Verdicts (95 %, together): {'; '.join(_said(judged))}")
+    kept = [(name, row.retention.overall) for name, row in named if row.retention and row.retention.overall.solved]
+    if kept:
+        shares = _some([f"{name} {percent(each.rate)} (at least {percent(each.low)})" for name, each in kept])
+        findings.append(f"Of the cells that {BASELINE} solves, kept: {shares}")
     if any((found.low > 0 or found.high < 0) and found.p > 1 - stats.CONFIDENCE for _, found in paired):
         findings.append(EXACT)
     if worst:
         findings.append(f"Worst task: {_some(worst)}")
     return findings
+
+
+def _headline(rows: list[Row], prefix: dict[int, list[str]]) -> str:
+    judged = [row for row in rows if row.verdict]
+    speed_ups = ((" ".join(prefix[id(row)]), row.speed_up, row.verdict) for row in judged)
+    return (
+        headline((name, speed_up.action.value, verdict) for name, speed_up, verdict in speed_ups if speed_up)
+        if judged
+        else ""
+    )
+
+
+def _said(judged: list[tuple[str, Row, Verdict]]) -> list[str]:
+    """Verdicts, those that cost success first; a verdict of several rows once."""
+    said: dict[str, list[str]] = {}
+    order = list(Kind)
+    for name, _, verdict in sorted(judged, key=lambda each: order.index(each[2].kind)):
+        said.setdefault(verdict.text, []).append(name)
+    return [f"{_some(names)} {text}" for text, names in said.items()]
 
 
 def _short(name: str) -> str:

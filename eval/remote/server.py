@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..cells import address as digest_of
-from ..cells import weights_of
 from ..rows import finite, text_of
 from ..spec import BadInput
 from . import wire
@@ -198,7 +197,7 @@ def _about(
         "dtype": dtype,
         "device": device,
         "convention": convention,
-        "identity": digest_of([weights_of(policy.files.digests), list(runs.files.digests), policy.code, runs.code]),
+        "identity": digest_of([policy.files.digest, runs.files.digest, policy.code, runs.code]),
         "routes": list(runs.routes),
         "activity_counters": list(runs.activity_counters),
         "marks": [str(mark) for mark in policy.marks],

@@ -9,7 +9,7 @@ import pytest
 import torch
 from replan.policies.agent import ChunkAgent
 from replan.policies.call import call_policy, dense
-from replan.policies.round import Proposal
+from replan.policies.round import Proposal, Stopwatch
 from replan.policies.seams import Method, Methods, Seam
 
 
@@ -213,3 +213,15 @@ def test_noise_is_a_fixed_function_of_the_episode_and_the_step(policy, observati
             words = np.random.SeedSequence([5, step]).generate_state(1, np.uint64)
             generator = torch.Generator().manual_seed(int(words[0]) // 2)
             assert torch.equal(agent.round.call.noise, torch.randn((1, 16, 7), generator=generator))
+
+
+def test_a_stage_inside_a_stage_is_counted_once(monkeypatch):
+    clock = iter([0, 10, 20, 50, 60, 100, 107])  # begin; outer, inner, -, other, -, -
+    monkeypatch.setattr("replan.policies.round.time.perf_counter_ns", lambda: next(clock))
+    watch = Stopwatch(torch.device("cpu"))
+    with watch.stage("outer"):
+        with watch.stage("inner"):
+            pass
+        with watch.stage("other"):
+            pass
+    assert watch.stages_ns == {"inner": 30, "other": 40, "outer": 97 - 70}

@@ -202,6 +202,7 @@ def test_the_caches_of_rmuscle_reuse_visual_rows_in_the_midst_of_the_prompt_and_
     [
         ("flash", "needs a draft, which starts from a PaliGemma layer, and a Groot has none"),
         ("wam_cache", "the 'prefill_rows' seam, which groot does not offer"),
+        ("fastv", "the 'prefill_rows' seam, which groot does not offer"),
         ("dp_cache", "dp_cache keeps step 9, but the policy has 4 steps"),
     ],
 )

@@ -430,7 +430,7 @@ def test_a_method_that_is_lost_in_its_hard_episodes_is_shown_and_ranked_in_its_w
     dense, steady, fragile = board([written(*rows("dense", 40), *rows("fragile", 8, 18), *rows("steady", 20))])
     assert (steady.method, steady.rank, fragile.method, fragile.rank) == ("steady", 1, "fragile", None)
     (mark,) = [mark for mark in fragile.marks if mark.badge == "loss not excluded"]
-    assert "points in the worst case, and a rank takes more than -10" in mark.text
+    assert "points is not excluded in the worst case; a rank takes 10 at most" in mark.text
     assert (fragile.success.rate, fragile.worst.rate, fragile.worst.n) == (1, 18 / 40, 40)
     assert (fragile.paired.difference, fragile.paired.lost) == (0, 0)
     assert (fragile.paired_worst.lost, fragile.paired_worst.n) == (6, 40)  # dense solved six of the cells it missed
