@@ -262,7 +262,7 @@ class Groot(Modulated[Modulations], FlowModel):
         config: Dimensions.
     """
 
-    head: ClassVar[str] = "decoder_out"
+    predicts: ClassVar[str] = "decoder_out"
     seams: ClassVar[frozenset[Seam]] = frozenset({Seam.PREFILL_FFN, Seam.STEP_FFN})
     context: ClassVar[type] = GrootContext
 

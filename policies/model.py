@@ -210,7 +210,7 @@ class FlowModel(nn.Module):
         action_dim: Channels of an action, padding included.
         seams: Seams inside the model that its walks offer.
         context: The type that ``prefill`` returns; methods may require one.
-        head: Name of the module whose output is the prediction.
+        predicts: Name of the module whose output is the prediction.
         state_in_prefix: Whether the robot's state enters with the prefix, so that a context is as old as its state.
     """
 
@@ -220,7 +220,7 @@ class FlowModel(nn.Module):
     action_dim: int
     seams: ClassVar[frozenset[Seam]] = frozenset()
     context: ClassVar[type] = object
-    head: ClassVar[str] = "action_out"
+    predicts: ClassVar[str] = "action_out"
     state_in_prefix: ClassVar[bool] = False
 
     def encode(self, inputs: Inputs) -> Prefix:

@@ -64,7 +64,7 @@ def score_interval(lost: int, gained: int, n: int, confidence: float = 0.95) -> 
         ValueError: There are no pairs, or more flips than pairs.
     """
     _check(lost, gained, n)
-    z = norm.ppf((1 + confidence) / 2)
+    z = float(norm.ppf((1 + confidence) / 2))
     estimate, edge = (gained - lost) / n, 1 - 1e-12
 
     def end(sign: int) -> float:
@@ -75,7 +75,7 @@ def score_interval(lost: int, gained: int, n: int, confidence: float = 0.95) -> 
         if beyond(far) * sign < 0:
             return float(-sign)
         if abs(estimate) >= edge:
-            return estimate
+            return float(estimate)
         least, most = sorted((far, estimate))
         return float(brentq(beyond, least, most, xtol=1e-10))  # pyright: ignore[reportArgumentType]: not full output
 

@@ -124,7 +124,7 @@ def _work(
     check = Dataset(folders, data.processor, held_out=True)
     model = known.model(config)
     initialise(model, torch.Generator().manual_seed(recipe.seed))
-    nn.init.zeros_(cast("nn.Linear", model.get_submodule(model.head)).weight)
+    nn.init.zeros_(cast("nn.Linear", model.get_submodule(model.predicts)).weight)
     if start:
         checkpoint.load_weights(start, model)
     averaged = {name: value.clone() for name, value in model.state_dict().items()}
