@@ -101,6 +101,8 @@ def _options(name: str) -> tuple[str, dict[str, str]]:
     """Returns a name without the options behind it, and these."""
     if Path(name).exists():
         return name, {}
+    if "://" in name:
+        raise CheckpointError(f"this needs the weights of a policy, and {name!r} is on a server: name a checkpoint")
     place, *options = name.split(":")
     pairs = [option.partition("=") for option in options]
     for key, equals, value in pairs:

@@ -27,6 +27,9 @@ OWN = frozenset(vars(nn.Module()))  # private names of every module, such as tho
 BY_CONTENT = ("_parameters", "_buffers")  # listed by name instead, so that a shared one is read once
 PACKAGE = __package__ or __name__
 MODULE = "a module"
+# torch.compile puts these names into modules whose code it traces, and counts the modules that are made.
+COMPILED = ("__compiled_fn_", "__resume_at_")
+MADE = {f"{nn.Module.__module__}.Module.{name}" for name in ("__init__", "__setstate__")}
 
 Snapshot = Mapping[str, Any]
 """Values by what they are, such as ``model.vision.weight``; equal values are equal parts of a policy."""
@@ -111,6 +114,8 @@ def _values(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 def _functions(name: str, namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yields what can be called by its identity."""
     for key, value in list(namespace.items()):
+        if key.startswith(COMPILED) or f"{name}.{key}" in MADE:  # a loaded policy runs neither
+            continue
         if callable(value) or isinstance(value, (classmethod, staticmethod, property)):
             yield f"{name}.{key}()", id(value)
 

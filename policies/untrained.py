@@ -71,7 +71,9 @@ def untrained(
 
 
 def observations(policy: Policy, count: int, change: float = 0.05) -> list[Mapping[str, Any]]:
-    """Returns what a policy of :func:`untrained` might see in successive rounds: noise of which a share is renewed.
+    """Returns what a policy might see in successive rounds: noise of which a share is renewed.
+
+    The instruction has as many words of the policy's vocabulary as its prompt holds.
 
     Args:
         policy: The policy.
@@ -82,13 +84,14 @@ def observations(policy: Policy, count: int, change: float = 0.05) -> list[Mappi
     processor: Any = policy.processor
     shape = (processor.image_size, processor.image_size, 3)
     images = {camera: rng.integers(256, size=shape, dtype=np.uint8) for camera in processor.cameras}
+    instruction = " ".join(processor.words[1 : processor.max_tokens + 1])
     rounds = []
     for _ in range(count):
         for camera, image in images.items():
             renewed = rng.random(shape[:2]) < change
             images[camera] = np.where(renewed[..., None], rng.integers(256, size=shape, dtype=np.uint8), image)
         state = rng.standard_normal(len(processor.state_mean)).astype(np.float32)
-        rounds.append({**images, "state": state, "instruction": " ".join(processor.words[1:])})
+        rounds.append({**images, "state": state, "instruction": instruction})
     return rounds
 
 

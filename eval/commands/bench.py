@@ -15,7 +15,7 @@ from . import json_option, show
 
 if TYPE_CHECKING:
     from ...policies.policy import Policy
-    from ..bench import Cost, Machine
+    from ..bench import Cost, Machine, SpeedUp
 
 
 @click.command()
@@ -112,6 +112,10 @@ def _about(policy: Policy, observation: Any, trained: bool, threads: int) -> dic
     }
 
 
+def _interval(ratio: SpeedUp) -> str:
+    return "" if math.isnan(ratio.low) else f" [{ratio.low:.2f}, {ratio.high:.2f}]"
+
+
 def _table(costs: list[Cost]) -> str:
     from tabulate import tabulate
 
@@ -127,7 +131,7 @@ def _table(costs: list[Cost]) -> str:
                 "method": cost.method,
                 "p50 ms": _ms(round_.p50),
                 "p90 ms": _ms(round_.p90),
-                "speed-up": f"{ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]" if cost is not costs[0] else "",
+                "speed-up": "" if cost is costs[0] else f"{ratio.value:.2f}{_interval(ratio)}",
                 "stages ms": "  ".join(f"{name} {_ms(_median(ns))}" for name, ns in cost.stages_ns.items()),
                 "GFLOP": f"{cost.flops / 1e9:.4g}",
                 "MB moved": f"{cost.bytes / 1e6:.4g}",

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ..spec import BadInput
-from . import json_option, named
+from . import json_option, named, show
 
 
 @click.group()
@@ -60,4 +60,5 @@ def build(
         raise BadInput(f"--neurons must be shares such as 0.25,0.5, got {neurons!r}") from error
     builder = Builder(Registry(), suite, policy, ratios=ratios, seed=seed)
     built = builder.build(builder.player.tasks(tasks), episodes, more, Path(out) if out else None)
+    show(f"{built.folder}: {built.episodes} episodes, {built.rounds} rounds, {built.bytes / 1e6:.1f} MB")
     return {"library": str(built.folder), "episodes": built.episodes, "rounds": built.rounds, "bytes": built.bytes}

@@ -12,6 +12,7 @@ from replan import accel
 from replan.eval.bench import WARMUP, Cost, Products, bench, speed_up
 from replan.eval.cli import main
 from replan.policies.families import BUILT_IN, family
+from replan.policies.policy import bundled_policies, load_policy
 from replan.policies.untrained import observations, untrained
 
 
@@ -106,6 +107,13 @@ def run(*arguments: str) -> int:
     with pytest.raises(SystemExit) as ended:
         main(["bench", *arguments])
     return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize("name", bundled_policies())
+def test_every_bundled_policy_reads_what_is_made_up(name: str):
+    policy = load_policy(name)
+    for observation in observations(policy, 2):
+        policy.processor.inputs(observation)
 
 
 def test_the_command_says_what_was_measured(capsys: pytest.CaptureFixture[str]):

@@ -7,6 +7,7 @@ import re
 import pytest
 import torch
 from play import play
+from replan import accel
 from replan.eval.evaluate import make_plan
 from replan.eval.registry import MethodInfo, Registry
 from replan.eval.spec import BadInput, make_spec
@@ -16,6 +17,7 @@ from replan.policies.agent import ChunkAgent
 from replan.policies.policy import load_policy
 from replan.policies.seams import Method
 from replan.policies.snapshot import changes, snapshot
+from replan.policies.untrained import observations
 
 
 @torch.no_grad()
@@ -62,6 +64,15 @@ def test_a_change_of_a_policy_is_seen_and_named(way):
     assert changes(before, snapshot(policy)) == []
     way(policy)
     assert any(re.fullmatch(WAYS[way], each) for each in changes(before, snapshot(policy)))
+
+
+def test_compiling_stages_alters_nothing_that_others_use():
+    policy = load_policy("pi0-tiny")
+    before = snapshot(policy)
+    agent = ChunkAgent(policy, accel.parse("compile:backend=eager"))
+    agent.reset(0)
+    agent.act(observations(policy, 1)[0])
+    assert changes(before, snapshot(policy)) == []
 
 
 @pytest.mark.parametrize(("place", "name"), [(gemma.GemmaLayer, "forward"), (torch.nn.functional, "linear")])
