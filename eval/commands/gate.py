@@ -41,7 +41,7 @@ def share(context: click.Context, option: click.Parameter, value: str | None) ->
 @click.option("--against", metavar="RUN|FILE", help="Compare with the same methods of an older run, not with dense.")
 @click.option("--margin", default="3", callback=share, show_default=True, help="Loss of success tolerated, in points.")
 @click.option("--retention", callback=share, metavar="PERCENT", help="Solved cells to keep, checked instead of it.")
-@click.option("--slower", callback=share, metavar="PERCENT", help="How much longer a round of a route may take.")
+@click.option("--slower", callback=share, metavar="PERCENT", help="How much longer a route, or an action, may take.")
 @click.option("--error", type=click.FloatRange(min=0), help="Largest mean action error.")
 @click.option("--registered", metavar="HASH", help="Refuse other limits or another specification than registered.")
 @click.option("--markdown", metavar="FILE", help="Also write Markdown, for a pull request.")
