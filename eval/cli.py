@@ -34,6 +34,7 @@ from .commands.collect import collect
 from .commands.compare import compare
 from .commands.envs import envs
 from .commands.evaluate import evaluate_command
+from .commands.export import export
 from .commands.gate import gate
 from .commands.library import library
 from .commands.methods import methods
@@ -65,6 +66,7 @@ for command in (
     board,
     compare,
     gate,
+    export,
     plan,
     watch,
     bench,
