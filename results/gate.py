@@ -23,6 +23,7 @@ from .pairs import CodeMismatch, Pairs, baseline_of, pair
 from .schema import EpisodeRow
 from .stats import Paired, Ratio
 from .store import Store
+from .timing import charges, timing
 from .verdicts import POWER, flip_rate
 
 
@@ -88,11 +89,15 @@ def gate(run: Store, against: Store | None, limits: Limits) -> Result:
         StoreError: A run cannot be read.
     """
     try:
-        compared = list(_to_dense(run) if against is None else _to_older(run, against))
+        gathered = groups([run])
+        before = groups([against]) if against else []
+        compared = list(_to_dense(gathered) if against is None else _to_older(gathered, before))
     except ValueError as error:
         return _result([Check(run.path.parent.name, "cells", Outcome.NOT_COMPARABLE, str(error))], run, limits)
     alpha = ALPHA / max(1, len(compared))
-    checks = [check for each in compared for check in _checks(each, limits, alpha)]
+    planned = run.run.spec.get("episodes", 0)
+    checks = [check for each in compared for check in _checks(each, limits, alpha, planned)]
+    checks += _unmatched(gathered, before) if against else []
     if not checks:
         text = f"there is no method besides {BASELINE}" if against is None else "there is no method"
         checks = [Check(run.path.parent.name, "cells", Outcome.NOT_COMPARABLE, f"{text} to check")]
@@ -115,11 +120,10 @@ class _Compared(NamedTuple):
     group: Group
     reference: Group
     pairs: Pairs
-    times: dict[str, Ratio]  # by route, how many times longer a round took
+    times: dict[str, Ratio | None]  # how many times longer a round of a route, or an action, took; None: not known
 
 
-def _to_dense(run: Store) -> Iterable[_Compared]:
-    gathered = groups([run])
+def _to_dense(gathered: list[Group]) -> Iterable[_Compared]:
     for group in gathered:
         members = [each for each in gathered if each.condition == group.condition]
         baseline = baseline_of(group, members, allow_mixed=False)
@@ -128,20 +132,33 @@ def _to_dense(run: Store) -> Iterable[_Compared]:
         if baseline is None:
             raise NothingToCompare(f"{group.label} has no {BASELINE} on its cells; add dense to --method")
         pairs = pair(group, baseline)
-        yield _Compared(_subject(group), group, baseline, pairs, _against_dense(pairs))
+        yield _Compared(_subject(group), group, baseline, pairs, {**_against_dense(group, baseline, pairs)})
 
 
-def _to_older(run: Store, older: Store) -> Iterable[_Compared]:
-    before, now = groups([older]), groups([run])
+def _to_older(now: list[Group], before: list[Group]) -> Iterable[_Compared]:
     for old, new in matched(before, now):
         if old.world[0] != new.world[0] or not old.code or not new.code:
             raise CodeMismatch(new, old)
         pairs = pair(new, old)
-        times = {}
+        times: dict[str, Ratio | None] = {}
         if new.method != BASELINE:
-            ratios = [_own_ratios(group, gathered) for group, gathered in ((new, now), (old, before))]
-            times = {route: _quotient(ratios[0][route], ratios[1][route]) for route in ratios[0] if route in ratios[1]}
+            own, older = (_own_ratios(group, gathered) for group, gathered in ((new, now), (old, before)))
+            times = {name: _quotient(own[name], older[name]) if name in older else None for name in own}
         yield _Compared(_subject(new), new, old, pairs, times)
+
+
+def _unmatched(now: list[Group], before: list[Group]) -> list[Check]:
+    """What only one of two runs has: a method that is left out or renamed must not pass unseen."""
+    both = matched(before, now)
+    texts = {
+        "the older run has this and the new run does not": [g for g in before if all(g is not old for old, _ in both)],
+        "the older run does not have this": [g for g in now if all(g is not new for _, new in both)],
+    }
+    return [
+        Check(_subject(group), "cells", Outcome.NOT_COMPARABLE, text)
+        for text, alone in texts.items()
+        for group in alone
+    ]
 
 
 def _subject(group: Group) -> str:
@@ -152,11 +169,15 @@ def _subject(group: Group) -> str:
 def _own_ratios(group: Group, gathered: list[Group]) -> dict[str, Ratio]:
     members = [each for each in gathered if each.condition == group.condition]
     baseline = baseline_of(group, members, allow_mixed=False)
-    return _against_dense(pair(group, baseline)) if baseline else {}
+    return _against_dense(group, baseline, pair(group, baseline)) if baseline else {}
 
 
-def _against_dense(pairs: Pairs) -> dict[str, Ratio]:
-    """How many times longer a round of each route took than a dense one, on cells that one session measured of both."""
+def _against_dense(group: Group, baseline: Group, pairs: Pairs) -> dict[str, Ratio]:
+    """How many times longer a round of each route took than a dense one, on cells that one session measured of both.
+
+    Also an action: routes of which each is fast enough say nothing of a method that takes the slow one more often, or
+    executes less of each chunk.
+    """
     routes = sorted({round.route for row, _ in pairs.together for round in row.rounds if not round.warmup})
     found = {}
     for route in routes:
@@ -167,7 +188,12 @@ def _against_dense(pairs: Pairs) -> dict[str, Ratio]:
                 stats.Timing(*zip(*((ns, rounds, rounds) for ns, rounds in side), strict=True))
                 for side in zip(*both, strict=True)
             )
-            found[route] = stats.speed_up(base, own).round  # dense as the method: its gain is what the route loses
+            # dense as the method: its gain is what the route loses
+            found[f"latency of {route}"] = stats.speed_up(base, own).round
+    if pairs.together:
+        charged = {**charges(group, baseline), **charges(baseline, None)}
+        own, base = (timing(side, charged) for side in zip(*pairs.together, strict=True))
+        found["latency per action"] = stats.speed_up(base, own).action
     return found
 
 
@@ -183,7 +209,7 @@ def _quotient(new: Ratio, old: Ratio) -> Ratio:
     return Ratio(value, value * math.exp(-spread), value * math.exp(spread))
 
 
-def _checks(compared: _Compared, limits: Limits, alpha: float) -> Iterable[Check]:
+def _checks(compared: _Compared, limits: Limits, alpha: float, planned: int) -> Iterable[Check]:
     group, pairs = compared.group, compared.pairs
     found = pairs.worst or pairs.difference
 
@@ -193,6 +219,12 @@ def _checks(compared: _Compared, limits: Limits, alpha: float) -> Iterable[Check
     if found is None:
         yield check("cells", Outcome.NOT_COMPARABLE, "no cell is shared with what it is compared with")
         return
+    if copied := sum(row == base for row, base in pairs.done):
+        text = f"{copied} episodes are the older run's, to the nanosecond: a copy shows nothing; measure again"
+        yield check("cells", Outcome.NOT_COMPARABLE, text)
+    if len(group.cells) < planned:
+        text = f"{len(group.cells)} cells were played of {planned} that the run has; resume it"
+        yield check("cells", Outcome.INSUFFICIENT, text)
     if len(pairs.done) < max(len(group.done), len(compared.reference.done)):
         text = f"{len(pairs.done)} cells are shared of {len(group.done)} and {len(compared.reference.done)}"
         yield check("cells", Outcome.INSUFFICIENT, f"{text}: a run that was stopped early may have been stopped for it")
@@ -215,8 +247,8 @@ def _checks(compared: _Compared, limits: Limits, alpha: float) -> Iterable[Check
         if not compared.times:
             text = "no cells on which one start of a run measured both the method and dense"
             yield check("latency", Outcome.NOT_COMPARABLE, text)
-        for route, ratio in compared.times.items():
-            yield check(f"latency of {route}", *_latency(ratio, limits.slower))
+        for name, ratio in compared.times.items():
+            yield check(name, *_latency(ratio, limits.slower))
     if limits.error is not None:
         yield check("action error", *_error(group, limits.error))
 
@@ -268,11 +300,11 @@ def _result(checks: list[Check], run: Store, limits: Limits) -> Result:
     return Result(next(each for each in Outcome if each in found), tuple(checks), registration(run, limits))
 
 
-def _latency(ratio: Ratio, slower: float) -> tuple[Outcome, str]:
+def _latency(ratio: Ratio | None, slower: float) -> tuple[Outcome, str]:
+    if ratio is None:
+        return Outcome.NOT_COMPARABLE, "the older run did not measure this next to dense"
     most = 1 + slower
-    text = (
-        f"a round takes {ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}] times as long, and {most:.2f} is allowed"
-    )
+    text = f"it takes {ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}] times as long, and {most:.2f} is allowed"
     if math.isnan(ratio.low):
         return Outcome.INSUFFICIENT, f"{text}; an interval takes {stats.FEWEST_CELLS} cells"
     if ratio.high <= most:

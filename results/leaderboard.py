@@ -16,7 +16,7 @@ from .marks import LOSS, NONE_FINISHED, NOT_ACTIVE, NOT_WARM, activity, marks
 from .pairs import Flip, Pairs, baseline_of, pair
 from .schema import EpisodeRow, Mark
 from .store import Store
-from .timing import Charges, charges, contention, spans
+from .timing import Charges, charges, contention, spans, timing
 from .verdicts import MARGIN, Verdict, judge
 
 
@@ -287,16 +287,7 @@ def _or_nan(values: Iterable[float | None]) -> list[float]:
 
 
 def _speed_up(pairs: list[tuple[EpisodeRow, EpisodeRow]], charged: Charges) -> stats.SpeedUp:
-    return stats.speed_up(*(_timing(side, charged) for side in zip(*pairs, strict=True)))
-
-
-def _timing(episodes: Iterable[EpisodeRow], charged: Charges) -> stats.Timing:
-    cells = [spans(row, charged) for row in episodes]
-    return stats.Timing(
-        ns=[sum(span.ns for span in times) for times in cells],
-        rounds=[len(times) for times in cells],
-        executed=[sum(span.executed for span in times) for times in cells],
-    )
+    return stats.speed_up(*(timing(side, charged) for side in zip(*pairs, strict=True)))
 
 
 def to_json(rows: Sequence[Any]) -> list[dict[str, Any]]:

@@ -76,6 +76,16 @@ def spans(episode: EpisodeRow, charged: Charges) -> list[Span]:
     return times
 
 
+def timing(episodes: Iterable[EpisodeRow], charged: Charges) -> stats.Timing:
+    """Returns time, rounds and executed actions of each episode, with what :func:`charges` says of its rounds."""
+    cells = [spans(row, charged) for row in episodes]
+    return stats.Timing(
+        ns=[sum(span.ns for span in times) for times in cells],
+        rounds=[len(times) for times in cells],
+        executed=[sum(span.executed for span in times) for times in cells],
+    )
+
+
 class LeftOut(NamedTuple):
     """What cold rounds took beyond their charge.
 

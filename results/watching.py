@@ -66,6 +66,8 @@ def watched(store: Store, order: Mapping[Condition, Sequence[str]], margin: floa
             pairs.append((group, pair(group, baseline)))
     if not pairs:
         raise NothingToCompare(f"{store.path.parent} has no method next to {BASELINE} yet; wait for the first cells")
+    planned = len(store.run.spec.get("method", [])) - 1
+    methods = max(len(pairs), planned * len(order))  # planned: a method without episodes yet has its share as well
     looks = []
     for group, found in pairs:
         both = {row.cell: (bool(row.success), bool(base.success)) for row, base in found.done}
@@ -74,7 +76,7 @@ def watched(store: Store, order: Mapping[Condition, Sequence[str]], margin: floa
         seen = measured[: len(measured) // block * block]
         lost = sum(base and not success for success, base in seen)
         gained = sum(success and not base for success, base in seen)
-        alpha = ALPHA / len(pairs)
+        alpha = ALPHA / methods
         found_wealth = wealth(lost, gained, len(seen), margin, alpha)
         looks.append(Look(group.suite, group.label, group.settings, len(seen), lost, gained, found_wealth, 1 / alpha))
     return looks

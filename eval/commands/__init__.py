@@ -5,13 +5,17 @@ A command returns a dictionary of plain values: what ``--json`` prints (see :mod
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from ..spec import BadInput
 
 if TYPE_CHECKING:
     from ...results.store import Store
@@ -27,6 +31,44 @@ def named(context: click.Context, option: click.Parameter, value: str) -> str:
     if not value.strip():
         raise click.BadParameter("the name of the folder is empty", context, option)
     return value
+
+
+def check_output(option: str, name: str | None, kind: str, *beginnings: bytes) -> None:
+    """Makes sure that a file may be written: there is none yet, an empty one, or one of its kind.
+
+    A database must not be lost because a name was mistyped.
+
+    Args:
+        option: The option that names the file.
+        name: What was given; None for nothing.
+        kind: What is written, as a noun.
+        beginnings: How such a file begins, in lower case.
+
+    Raises:
+        BadInput: It must not be replaced, or there is no name.
+    """
+    if name is None:
+        return
+    if not name.strip():
+        raise BadInput(f"{option} {name!r} names no file; write {option} FILE")
+    path = Path(name)
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        start = file.read(128).lstrip().lower()
+    if not start.startswith(beginnings) and path.stat().st_size:
+        raise BadInput(f"{option} {name!r} exists and is no {kind}; name another file, or remove this one")
+
+
+class FiniteRange(click.FloatRange):
+    """A number in a range; NaN, which every comparison lets pass, and infinity are in none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Reads a number."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
 
 
 class CommandFailed(Exception):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..spec import DTYPES, BadInput
-from . import json_option, show
+from . import FiniteRange, json_option, show
 
 if TYPE_CHECKING:
     from ...policies.policy import Policy
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @click.option("--rounds", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Rounds per method.")
 @click.option("--views", type=click.IntRange(1, 8), default=2, show_default=True, help="Cameras, with --family.")
 @click.option("--words", type=click.IntRange(1, 200), default=16, show_default=True, help="Prompt tokens, --family.")
-@click.option("--change", type=click.FloatRange(0, 1), default=0.05, show_default=True, help="Pixels that change.")
+@click.option("--change", type=FiniteRange(0, 1), default=0.05, show_default=True, help="Pixels that change.")
 @click.option("--dtype", type=click.Choice(DTYPES), default="float32", show_default=True, help="Precision.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where it runs.")
 @click.option("--threads", type=click.IntRange(1, 1024), default=1, show_default=True, help="Processor threads.")

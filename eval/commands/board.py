@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import click
 
 from ...files import write_file
 from ...results.escaping import visible
-from ..spec import BadInput
-from . import error_lines, json_option, mixed_option, show
+from . import check_output, error_lines, json_option, mixed_option, show
 
 
 @click.command()
@@ -29,10 +27,7 @@ def board(
     from ...results.marks import RANK
     from ...results.store import Store
 
-    if html is not None and not html.strip():
-        raise BadInput(f"--html {html!r} names no file; write --html FILE.html")
-    if html and not _is_page(Path(html)):
-        raise BadInput(f"--html {html!r} exists and is no page; name another file, or remove this one")
+    check_output("--html", html, "page", b"<!doctype html", b"<html")
     with ExitStack() as stack:
         stores = [stack.enter_context(Store.open(directory)) for directory in directories]
         rows = leaderboard.board(stores, allow_mixed=allow_mixed)
@@ -46,11 +41,3 @@ def board(
             write_file(html, page)
             click.echo(f"wrote {html}", err=True)
     return {"board": leaderboard.to_json(rows), "rank_rule": RANK, "html": html}
-
-
-def _is_page(path: Path) -> bool:
-    """Returns whether a page may be written here: there is nothing yet, or a page. A database must not be lost."""
-    if not path.is_file():
-        return True
-    with path.open("rb") as file:
-        return file.read(64).lstrip().lower().startswith((b"<!doctype html", b"<html")) or not path.stat().st_size

@@ -10,7 +10,7 @@ import click
 
 from ...files import write_file
 from ..spec import BadInput
-from . import CommandFailed, json_option, show
+from . import CommandFailed, FiniteRange, check_output, json_option, show
 
 CODES = {"FAIL": 1, "INSUFFICIENT": 3, "NOT COMPARABLE": 4}
 
@@ -41,8 +41,8 @@ def share(context: click.Context, option: click.Parameter, value: str | None) ->
 @click.option("--against", metavar="RUN|FILE", help="Compare with the same methods of an older run, not with dense.")
 @click.option("--margin", default="3", callback=share, show_default=True, help="Loss of success tolerated, in points.")
 @click.option("--retention", callback=share, metavar="PERCENT", help="Solved cells to keep, checked instead of it.")
-@click.option("--slower", callback=share, metavar="PERCENT", help="How much longer a round of a route may take.")
-@click.option("--error", type=click.FloatRange(min=0), help="Largest mean action error.")
+@click.option("--slower", callback=share, metavar="PERCENT", help="How much longer a route, or an action, may take.")
+@click.option("--error", type=FiniteRange(min=0), help="Largest mean action error.")
 @click.option("--registered", metavar="HASH", help="Refuse other limits or another specification than registered.")
 @click.option("--markdown", metavar="FILE", help="Also write Markdown, for a pull request.")
 @click.option("--junit", metavar="FILE", help="Also write JUnit XML, for a build server.")
@@ -70,17 +70,23 @@ def gate(
 
     if margin >= 1 or (retention or 0) >= 1:
         raise BadInput("a margin or a retention of 100 % or more decides nothing; write less")
+    if against is not None and not against.strip():
+        raise BadInput(f"--against {against!r} names no run; write --against RUN")
+    check_output("--markdown", markdown, "report of the gate", b"### replan gate:")
+    check_output(
+        "--junit", junit, "report of the gate", b'<?xml version="1.0" encoding="utf-8"?>\n<testsuite name="replan gate"'
+    )
     limits = Limits(margin, retention, slower, error)
     with ExitStack() as stack:
         run = stack.enter_context(Store.open(directory))
         folder = str(Path(against).parent) if against and Path(against).name == FILE else against
         older = stack.enter_context(Store.open(folder)) if folder else None
         result = check(run, older, limits)
-    if registered and registered != result.registration:
+    if registered is not None and registered != result.registration:
         raise BadInput(f"{registered!r} was registered, and these limits and this run are {result.registration!r}")
     show(gate_report.text(result))
     for path, written in ((markdown, gate_report.markdown), (junit, gate_report.junit)):
-        if path:
+        if path is not None:
             write_file(path, written(result))
     outcome = result.outcome.value
     plain = {

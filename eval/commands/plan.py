@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from . import json_option, show
+from . import FiniteRange, json_option, show
 from .gate import share
 
 
@@ -14,9 +14,9 @@ from .gate import share
 @click.argument("directory", metavar="RUN")
 @click.option("--margin", default="3", callback=share, show_default=True, help="Loss of success tolerated, in points.")
 @click.option(
-    "--power", type=click.FloatRange(0.05, 0.99), default=0.8, show_default=True, help="Chance that the proof succeeds."
+    "--power", type=FiniteRange(0.05, 0.99), default=0.8, show_default=True, help="Chance that the proof succeeds."
 )
-@click.option("--hours", type=click.FloatRange(min=0, min_open=True), help="Budget: also say what it can certify.")
+@click.option("--hours", type=FiniteRange(min=0, min_open=True), help="Budget: also say what it can certify.")
 @json_option
 def plan(directory: str, margin: float, power: float, hours: float | None) -> dict[str, Any]:
     """Say how many cells the gate needs, from a pilot run.

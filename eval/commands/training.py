@@ -8,16 +8,14 @@ from typing import Any
 import click
 
 from ..spec import BadInput
-from . import json_option, named
+from . import FiniteRange, json_option, named
 
 
 @click.command()
 @click.argument("folders", nargs=-1, required=True, metavar="FOLDER...")
 @click.option("--steps", type=click.IntRange(min=1), required=True, help="Optimiser steps in total.")
 @click.option("--batch", type=click.IntRange(min=1), default=48, show_default=True, help="Frames per step.")
-@click.option(
-    "--rate", type=click.FloatRange(min=0, min_open=True), default=1e-3, show_default=True, help="Learning rate."
-)
+@click.option("--rate", type=FiniteRange(min=0, min_open=True), default=1e-3, show_default=True, help="Learning rate.")
 @click.option("--warmup", type=click.IntRange(min=1), default=150, show_default=True, help="Steps until the full rate.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything random.")
 @click.option(

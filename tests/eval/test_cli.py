@@ -206,7 +206,7 @@ def test_a_page_without_a_name_and_a_run_that_is_given_twice_are_refused(replan,
     (tmp_path / "same").symlink_to("run")
     assert replan("board", tmp_path / "run", "--html", "")[::2] == (
         2,
-        "error: --html '' names no file; write --html FILE.html\n",
+        "error: --html '' names no file; write --html FILE\n",
     )
     code, _, err = replan("board", tmp_path / "run", tmp_path / "same")
     assert (code, err) == (2, f"error: {tmp_path / 'same'} is given twice; give it once\n")

@@ -10,6 +10,10 @@ from xml.etree import ElementTree
 
 import pytest
 import replan.policies
+from click.testing import CliRunner
+from replan.eval.commands.gate import gate
+from replan.eval.spec import BadInput
+from replan.results import Run, RunIdentity, Store
 
 CHECKPOINT = Path(replan.policies.__path__[0]) / "checkpoints" / "pi0-tiny.safetensors"
 # The steps of the example in docs/gate.md, with `replan` on the path.
@@ -30,7 +34,37 @@ def test_the_workflow_passes_a_wide_margin_and_says_that_six_cells_are_too_few_f
         )
         return done.returncode, done.stdout.rpartition("\n")[0].rpartition("\n")[2], done.stderr
 
-    assert workflow("base", CHECKPOINT, "3")[:2] == (3, "INSUFFICIENT")
-    assert workflow("base", CHECKPOINT, "45")[:2] == (0, "PASS")
+    assert workflow("base", CHECKPOINT, "45")[:2] == (4, "NOT COMPARABLE")  # with itself
+    assert workflow("now", CHECKPOINT, "3")[:2] == (3, "INSUFFICIENT")
+    assert workflow("now", CHECKPOINT, "45")[:2] == (0, "PASS")
     assert "PASS" in (tmp_path / "gate.md").read_text()
     assert ElementTree.parse(tmp_path / "gate.xml").getroot().get("failures") == "0"
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A run without episodes."""
+    run = Run({}, RunIdentity(None), {}, "", "2026-01-02T03:04:05+00:00", "unknown", {}, {}, {})
+    Store.start(tmp_path / "run", run).close()
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("option", ["--markdown", "--junit"])
+def test_a_report_replaces_nothing_but_a_report(small, option):
+    database = small / "episodes.db"
+    before = database.read_bytes()
+    for _ in range(2):  # the second one replaces the first one's
+        assert CliRunner().invoke(gate, [str(small), option, str(small / "report")]).exception.exit_code == 4
+    assert isinstance(CliRunner().invoke(gate, [str(small), option, str(database)]).exception, BadInput)
+    assert database.read_bytes() == before
+
+
+@pytest.mark.parametrize("option", ["--registered", "--against"])
+def test_an_empty_option_is_not_taken_for_none(small, option):
+    """As a workflow gives it whose variable is not set: the gate must not check less than it was asked to."""
+    assert isinstance(CliRunner().invoke(gate, [str(small), option, ""]).exception, BadInput)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_a_limit_is_a_finite_number(small, value):
+    assert CliRunner().invoke(gate, [str(small), "--error", value]).exit_code == 2

@@ -79,7 +79,7 @@ def build_error(method: str = "dense", cell: int = 0, **changes: Any) -> Episode
 
 def build_run(**changes: Any) -> Run:
     values: dict[str, Any] = dict(
-        spec={"suite": "conveyor", "episodes": 50, "methods": ["dense", "flash"], "settings": {"speed": 10.0}},
+        spec={"suite": "conveyor", "episodes": 45, "methods": ["dense", "flash"], "settings": {"speed": 10.0}},
         identity=RunIdentity(latency=None),
         activity_counters={},
         command="replan eval --suite conveyor",

@@ -55,7 +55,7 @@ def test_runs_of_two_starts_are_compared_through_dense_of_each(written, make):
     """The machine is twice as slow the second time: that is no change of the method."""
     before = written(*episodes(make, "dense", ms=50), *episodes(make, "flash", ms=20))
     same = written(*episodes(make, "dense", ms=106), *episodes(make, "flash", ms=43))
-    worse = written(*episodes(make, "dense", ms=50), *episodes(make, "flash", ms=40))
+    worse = written(*episodes(make, "dense", ms=51), *episodes(make, "flash", ms=40))
     assert gate(same, before, Limits(0.1, slower=0.1)).outcome == Outcome.PASS
     assert outcomes(gate(worse, before, Limits(0.1, slower=0.1)))["latency of full"] == Outcome.FAIL
 
@@ -64,7 +64,7 @@ def test_an_idle_method_and_one_that_raises_fail(written, make):
     run = make.run(activity_counters={"flash": ("drafts",)})
     idle = gate(written(*episodes(make, "dense"), *episodes(make, "flash"), run=run), None, Limits(0.1))
     assert outcomes(idle)["counters"] == idle.outcome == Outcome.FAIL
-    raised = episodes(make, "flash", failure="it raised", outcome="raised")
+    raised = episodes(make, "flash", range(45), failure="it raised", outcome="raised")
     assert outcomes(gate(written(*episodes(make, "dense"), *raised), None, Limits(0.1)))["failures"] == Outcome.FAIL
 
 
@@ -78,6 +78,48 @@ def test_a_run_that_was_stopped_early_does_not_pass(written, make):
     run = written(*episodes(make, "dense", cells=60), *episodes(make, "flash", cells=45))
     result = gate(run, None, Limits(0.1))
     assert outcomes(result)["success"] == Outcome.PASS and result.outcome == Outcome.INSUFFICIENT
+
+
+def test_a_run_that_both_sides_stopped_early_does_not_pass(written, make):
+    """Whoever stops at the first look that passes gets through with a method that loses the margin."""
+    rows = [*episodes(make, "dense"), *episodes(make, "flash")]
+    assert gate(written(*rows), None, Limits(0.1)).outcome == Outcome.PASS
+    result = gate(written(*rows, run=make.run(spec={"episodes": 300})), None, Limits(0.1))
+    assert outcomes(result)["success"] == Outcome.PASS and result.outcome == Outcome.INSUFFICIENT
+
+
+def test_a_copy_of_the_older_run_is_no_new_measurement(written, make):
+    rows = [*episodes(make, "dense"), *episodes(make, "flash")]
+    result = gate(written(*rows), written(*rows), Limits(0.1))
+    assert outcomes(result)["cells"] == result.outcome == Outcome.NOT_COMPARABLE
+
+
+@pytest.mark.parametrize("methods", [("dense",), ("dense", "flash", "hold"), ("dense", "flash:delta=0.2")])
+def test_a_method_that_only_one_run_has_does_not_pass_unseen(written, make, methods):
+    before = written(*episodes(make, "dense"), *episodes(make, "flash"))
+    now = written(*(row for method in methods for row in episodes(make, method, ms=51)))
+    assert gate(now, before, Limits(0.1)).outcome == Outcome.NOT_COMPARABLE
+
+
+def test_a_route_that_the_older_run_did_not_have_does_not_pass_untimed(written, make):
+    def flash(routes, ms):
+        rounds = tuple(make.round(i, ms=ms, route=route) for i, route in enumerate(routes))
+        return [make.episode("flash", cell, rounds=rounds) for cell in range(45)]
+
+    before = written(*episodes(make, "dense"), *flash(("draft", "draft"), 20))
+    now = written(*episodes(make, "dense", ms=51), *flash(("draft", "other"), 21))
+    result = gate(now, before, Limits(0.1, slower=0.1))
+    assert outcomes(result)["latency of draft"] == Outcome.PASS
+    assert outcomes(result)["latency of other"] == result.outcome == Outcome.NOT_COMPARABLE
+
+
+def test_a_method_whose_rounds_are_fast_and_twice_as_many_fails(written, make):
+    rounds = tuple(make.round(i, ms=50, control_step=5 * i, executed=5, window=5) for i in range(4))
+    short = [make.episode("window", cell, rounds=rounds) for cell in range(45)]
+    long = [make.episode("dense", cell, rounds=(make.round(0), make.round(1))) for cell in range(45)]
+    result = gate(written(*long, *short), None, Limits(0.1, slower=0.1))
+    assert outcomes(result)["latency of full"] == Outcome.PASS
+    assert outcomes(result)["latency per action"] == result.outcome == Outcome.FAIL
 
 
 @pytest.mark.parametrize("error, outcome", [(0.05, Outcome.PASS), (0.001, Outcome.FAIL)])
@@ -105,7 +147,10 @@ def test_the_registration_is_known_before_the_first_result_and_changes_with_the_
 
 def test_reports_say_the_outcome_and_junit_counts_no_open_check_as_passed(written, make):
     run = written(
-        *episodes(make, "dense", cells=30), *episodes(make, "flash", range(20), 30), *episodes(make, "a|b", cells=30)
+        *episodes(make, "dense", cells=30),
+        *episodes(make, "flash", range(20), 30),
+        *episodes(make, "a|b", cells=30),
+        run=make.run(spec={"episodes": 30}),
     )
     result = gate(run, None, Limits(0.1))
     assert text(result).splitlines()[-1] == "FAIL"

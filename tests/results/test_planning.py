@@ -55,3 +55,10 @@ def test_enough_is_said_as_soon_as_it_is(written, make, lost, verdict):
 def test_a_run_without_pairs_has_nothing_to_look_at(written, make):
     with pytest.raises(NothingToCompare, match="yet"):
         watched(written(make.episode("dense")), {}, 0.1, 20)
+
+
+def test_a_planned_method_without_episodes_has_its_share_of_the_level(written, make):
+    """What is enough must not rise while the run goes on: whoever looks while one method has begun would stop on 20."""
+    rows = pilot(make, 0, cells=40)
+    run = written(*rows, run=make.run(spec={"episodes": 40, "method": ["dense", "flash", "hold"]}))
+    assert watched(run, order_of(run), 0.2, 20)[0].enough == pytest.approx(40)
