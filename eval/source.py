@@ -115,8 +115,14 @@ def _own(module: str) -> list[File]:
 def _foreign(module: str) -> list[File]:
     """Returns all files of the distributions that a module comes from; of its top-level package where none is known."""
     top = module.partition(".")[0]
+    return [file for name in _together(top, tuple(sys.path)) for file in _top_level(name)]
+
+
+@cache
+def _together(top: str, _: tuple[str, ...]) -> list[str]:
+    """Returns the top-level names of the distributions that one of them comes from; it takes a second to ask all."""
     shared = [names for each in distributions() if top in (names := _top_levels(each))]
-    return [file for name in sorted({top}.union(*shared)) for file in _top_level(name)]
+    return sorted({top}.union(*shared))
 
 
 def _top_levels(distribution: Distribution) -> set[str]:

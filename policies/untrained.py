@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..files import write_file
 from . import families
 from .initial import initialise
 from .policy import Policy
@@ -66,7 +67,7 @@ def untrained(
     initialise(model, torch.Generator(device).manual_seed(0))
     model.requires_grad_(False).eval()
     path = folder / "policy.safetensors"
-    path.write_text(json.dumps({"untrained": kind, "size": size, **asdict(config)}))  # what others are tied to
+    write_file(path, json.dumps({"untrained": kind, "size": size, **asdict(config)}))  # what others are tied to
     return Policy(f"{kind} {size}", path, (path,), model, processor, {"marks": [MARK]})
 
 

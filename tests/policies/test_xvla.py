@@ -117,6 +117,7 @@ def test_views_that_do_not_exist_are_as_those_that_a_mask_hides(model):
 def test_methods_are_dense_bit_for_bit_in_their_limit_cases(policy, observation, spec):
     methods = Methods(accel.parse(spec))
     methods.attach(policy)
+    methods.begin()
     dense = call_policy(policy, Methods(), observation, sample())
     assert torch.equal(call_policy(policy, methods, observation, sample()).chunk, dense.chunk)
 

@@ -95,7 +95,7 @@ def test_libero_object_loses_by_its_own_intervals_and_the_board_says_what_that_m
     assert cache.paired.high < 0 and flash.paired.high < 0 and min(cache.paired.p, flash.paired.p) > 0.05
     plain = " ".join(text(rows).split())
     assert "An interval without 0 next to p > 0.05" in plain
-    assert "dp_cache cannot tell, n too small (n = 120 would); flash cannot tell, n too small (n = 170 would)" in plain
+    assert "dp_cache cannot tell, n too small (n = 140 would); flash cannot tell, n too small (n = 190 would)" in plain
     assert flash.speed_up.action.low < 1 < flash.speed_up.action.high
     assert "significant" not in plain
 
