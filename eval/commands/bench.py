@@ -31,9 +31,19 @@ if TYPE_CHECKING:
     help="Methods; dense is always there.",
 )
 @click.option("--rounds", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Rounds per method.")
-@click.option("--views", type=click.IntRange(1, 8), default=2, show_default=True, help="Cameras, with --family.")
-@click.option("--words", type=click.IntRange(1, 200), default=16, show_default=True, help="Prompt tokens, --family.")
-@click.option("--change", type=FiniteRange(0, 1), default=0.05, show_default=True, help="Pixels that change.")
+@click.option(
+    "--views", type=click.IntRange(1, 8), default=2, show_default=True, help="Cameras that a family is given."
+)
+@click.option(
+    "--words", type=click.IntRange(1, 200), default=16, show_default=True, help="Prompt tokens that it is given."
+)
+@click.option(
+    "--change",
+    type=FiniteRange(0, 1),
+    default=0.05,
+    show_default=True,
+    help="Share of the pixels that change from round to round.",
+)
 @click.option("--dtype", type=click.Choice(DTYPES), default="float32", show_default=True, help="Precision.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where it runs.")
 @click.option("--threads", type=click.IntRange(1, 1024), default=1, show_default=True, help="Processor threads.")
@@ -57,6 +67,7 @@ def bench(
 
     from ... import accel
     from ...policies.policy import load_policy
+    from ...policies.seams import needed_files
     from ...policies.untrained import observations, untrained
     from ..bench import DENSE, WARMUP
     from ..bench import bench as measure
@@ -78,6 +89,11 @@ def bench(
             for each in parsed.values():
                 for method in each:
                     method.make_files(used)
+                    if missing := [file.name for file in needed_files(method, used.path) if not file.exists()]:
+                        raise BadInput(
+                            f"{method.name} needs {', '.join(missing)}, which cannot be made up for random weights; "
+                            "name a policy that has it with --policy"
+                        )
         seen = observations(used, rounds + 2 * WARMUP, change)
         costs, machine = measure(used, parsed, seen, lambda each: tqdm(each, desc="rounds", disable=None))
     about = _about(used, seen[0], bool(policy), threads)

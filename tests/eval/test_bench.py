@@ -137,6 +137,7 @@ def test_the_command_says_what_was_measured(capsys: pytest.CaptureFixture[str]):
         (("--family", "pi0", "--words", "200"), "201 words"),
         (("--family", "groot_n1.6", "--method", "flash"), "flash"),
         (("--method", "nonsense"), "nonsense"),
+        (("--method", "rmuscle"), "rmuscle needs index.sqlite, which cannot be made up"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]):
