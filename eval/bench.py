@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time  # noqa: TID251 - measuring is this file's job
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 from ..policies.agent import ChunkAgent
 from ..policies.policy import Policy
-from ..policies.round import Round
+from ..policies.round import Round, Stopwatch
 from ..policies.seams import Method
 
 DENSE = "dense"
@@ -199,7 +198,7 @@ class Products(TorchDispatchMode):
                 return parts
         out = func(*args, **kwargs)
         if packet in _FORMULAS:
-            tensors = [each for each in (*args, *(out if isinstance(out, tuple) else (out,)))]
+            tensors = (*args, *(out if isinstance(out, tuple) else (out,)))
             moved = sum(each.nbytes for each in tensors if isinstance(each, torch.Tensor))
             self.all.append(Product(int(_FORMULAS[packet](*args, **kwargs, out_val=out)), moved))
         return out
@@ -219,19 +218,13 @@ class _Rating:
     @torch.inference_mode()
     def measure(self) -> None:
         """Adds a sample of each."""
-        self._flops.append(2 * _SIDE**3 / self._seconds(self._square, self._square))
-        self._bytes.append(self._wide.nbytes / self._seconds(self._vector, self._wide.T))
-
-    def _seconds(self, a: torch.Tensor, b: torch.Tensor) -> float:
-        self._wait()
-        start = time.perf_counter_ns()
-        torch.matmul(a, b)
-        self._wait()
-        return (time.perf_counter_ns() - start) / 1e9
-
-    def _wait(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        watch = Stopwatch(self._device)
+        with watch.stage("square"):
+            torch.matmul(self._square, self._square)
+        with watch.stage("vector"):
+            torch.matmul(self._vector, self._wide.T)
+        self._flops.append(1e9 * 2 * _SIDE**3 / watch.stages_ns["square"])
+        self._bytes.append(1e9 * self._wide.nbytes / watch.stages_ns["vector"])
 
     def result(self) -> Machine:
         """Returns the medians."""

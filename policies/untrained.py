@@ -18,7 +18,6 @@ from .initial import initialise
 from .policy import Policy
 
 MARK = "untrained weights"
-_GRIPPER = -1  # the last channel
 
 
 def untrained(
@@ -58,7 +57,7 @@ def untrained(
         state_std=(1.0,) * state_dim,
         action_mean=(0.0,) * channels,
         action_std=(1.0,) * channels,
-        gripper=(channels + _GRIPPER,),
+        gripper=(channels - 1,),
         replan=min(10, config.horizon),
     )
     processor.check(config)

@@ -6,6 +6,7 @@ import math
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -148,10 +149,10 @@ def _table(costs: list[Cost]) -> str:
                 "p50 ms": _ms(round_.p50),
                 "p90 ms": _ms(round_.p90),
                 "speed-up": "" if cost is costs[0] else f"{ratio.value:.2f}{_interval(ratio)}",
-                "stages ms": "  ".join(f"{name} {_ms(_median(ns))}" for name, ns in cost.stages_ns.items()),
+                "stages ms": "  ".join(f"{name} {_ms(median(ns))}" for name, ns in cost.stages_ns.items()),
                 "GFLOP": f"{cost.flops / 1e9:.4g}",
                 "MB moved": f"{cost.bytes / 1e6:.4g}",
-                "% of floor": f"{100 * cost.floor_ns / _median(cost.ns):.0f}",
+                "% of floor": f"{100 * cost.floor_ns / median(cost.ns):.0f}",
                 "routes": " ".join(f"{name} {part:.0%}" for name, part in share.items()),
                 "error": f"{cost.error:.3g}",
             }
@@ -177,12 +178,6 @@ def _plain(cost: Cost, dense: Cost) -> dict[str, Any]:
         **vars(cost),
         "speed_up": {key: None if math.isnan(value) else value for key, value in ratio.items()},
     }
-
-
-def _median(values: list[int]) -> float:
-    import statistics
-
-    return statistics.median(values)
 
 
 def _ms(ns: float) -> str:

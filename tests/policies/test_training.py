@@ -83,19 +83,25 @@ def test_statistics_standardise_the_training_set(recording):
     assert moving.tolist() == [True, True, True, False, False, True, True]  # the expert never rolls or pitches
 
 
-def test_the_loss_falls_when_one_batch_is_seen_again_and_again(recording, policy):
-    data = Dataset([recording], NEW, held_out=False)
-    model = Pi0(policy.model.config)
+def fitted(model, data, steps):
+    """Trains new weights on one batch, and returns the loss of every step."""
     initialise(model, torch.Generator().manual_seed(0))
     optimizer = torch.optim.AdamW(model.parameters(), 2e-3)
     inputs, actions = data.batch(np.arange(8))
     losses = []
-    for _ in range(25):
+    for _ in range(steps):
         loss = flow_loss(model, inputs, actions, torch.Generator().manual_seed(0))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))
+    return losses
+
+
+def test_the_loss_falls_when_one_batch_is_seen_again_and_again(recording, policy):
+    data = Dataset([recording], NEW, held_out=False)
+    model = Pi0(policy.model.config)
+    losses = fitted(model, data, 25)
     assert losses[-1] < 0.7 * losses[0]
 
 
@@ -105,16 +111,7 @@ def test_every_family_learns_from_the_same_recordings(recording, kind):
     data = Dataset([recording], Unmeasured(family(kind), config), held_out=False)
     data.processor.check(training.fit(config, data.processor))
     model = family(kind).model(training.fit(config, data.processor))
-    initialise(model, torch.Generator().manual_seed(0))
-    optimizer = torch.optim.AdamW(model.parameters(), 2e-3)
-    inputs, actions = data.batch(np.arange(8))
-    losses = []
-    for _ in range(6):
-        loss = flow_loss(model, inputs, actions, torch.Generator().manual_seed(0))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
+    losses = fitted(model, data, 6)
     assert losses[-1] < 0.9 * losses[0]
     silent = {name for name, each in model.named_parameters() if each.grad is None or not each.grad.any()}
     assert not {name for name in silent if not name.startswith(LAST)}
