@@ -9,8 +9,8 @@ import groot_recording
 import numpy as np
 import torch
 from folders import ACTION, INSTRUCTION, STATE, WORDS, sampled, write_processors
-from parity import older, write
-from replan.policies.fast_wam import FastWAM, FastWAMConfig
+from parity import FAST_WAM_CONFIG, older, write
+from replan.policies.fast_wam import FastWAM
 from replan.policies.published import fast_wam, groot_policy, xvla
 from replan.policies.published.fast_wam_policy import VAE
 from replan.policies.xvla import XVLA, XVLAConfig
@@ -228,24 +228,6 @@ def xvla_folder(folder, old=True):
     (folder / "preprocessor_config.json").write_text(json.dumps(images))
     bart_file(folder / "tokenizer.json")
     return folder
-
-
-FAST_WAM_CONFIG = FastWAMConfig(
-    image_size=64,
-    vae_widths=(8, 8, 16, 16),
-    vae_halves_frames=(False, True),
-    latents=6,
-    width=48,
-    mlp=80,
-    depth=3,
-    heads=2,
-    action_width=32,
-    action_mlp=56,
-    text_width=24,
-    time_width=16,
-    vocab=6,
-    horizon=8,
-)
 
 
 def fast_wam_folder(folder):

@@ -12,6 +12,7 @@ import pytest
 import torch
 from replan.policies import gemma, paligemma
 from replan.policies.call import dense, full_path
+from replan.policies.fast_wam import FastWAMConfig
 from replan.policies.flow import FlowSpec, Schedule
 from replan.policies.model import Inputs
 from replan.policies.round import Call, Stopwatch
@@ -20,6 +21,22 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+FAST_WAM_CONFIG = FastWAMConfig(
+    image_size=64,
+    vae_widths=(8, 8, 16, 16),
+    vae_halves_frames=(False, True),
+    latents=6,
+    width=48,
+    mlp=80,
+    depth=3,
+    heads=2,
+    action_width=32,
+    action_mlp=56,
+    text_width=24,
+    time_width=16,
+    vocab=6,
+    horizon=8,
+)
 PALIGEMMA = dict(
     image_size=56,
     stem=((48, 14, 14),),

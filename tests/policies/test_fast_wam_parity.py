@@ -6,33 +6,18 @@ from dataclasses import replace
 import parity
 import pytest
 import torch
+from parity import FAST_WAM_CONFIG as CONFIG
 from parity import GOLDEN as FOLDER
 from parity import recorded, relative, write
 from replan.policies import fast_wam, wan, wan_vae
 from replan.policies.checkpoint import CheckpointError
-from replan.policies.fast_wam import FAST_WAM, FastWAM, FastWAMConfig
+from replan.policies.fast_wam import FAST_WAM, FastWAM
 from replan.policies.model import Inputs
 from replan.policies.published.fast_wam import UNUSED_PREFIX, load_published, policy_layout
 from safetensors import safe_open
 
 GOLDEN = "fast_wam_tiny.safetensors"
 TOLERANCE = 5e-6  # relative
-CONFIG = FastWAMConfig(
-    image_size=64,
-    vae_widths=(8, 8, 16, 16),
-    vae_halves_frames=(False, True),
-    latents=6,
-    width=48,
-    mlp=80,
-    depth=3,
-    heads=2,
-    action_width=32,
-    action_mlp=56,
-    text_width=24,
-    time_width=16,
-    vocab=6,
-    horizon=8,
-)
 MEAN, STD = (0.3, -0.2, 0.1, -0.4, 0.25, 0.0), (1.3, 0.7, 2.1, 0.9, 1.1, 0.8)
 
 
