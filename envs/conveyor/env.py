@@ -27,12 +27,12 @@ class ConveyorSorting(ArmEnv[rules.Draw, ConveyorPhysics]):
     world frame, gripper (-1 open, +1 closed). The reward is 1 on success and 0 before.
 
     Args:
-        either: The instruction names no bin, and both are right (the ``either`` variant).
         distractor: The other object travels on the belt too, and objects have several valid grasps (the ``hard``
             variant).
         speed: Belt speed in m/min; None samples it from 6 to 15 with the cell.
         image_size: Side of both images in pixels.
         render_mode: ``rgb_array``, or None.
+        either: The instruction names no bin, and both are right (the ``either`` variant).
 
     Raises:
         ValueError: A setting is out of range or of another type.
@@ -49,10 +49,10 @@ class ConveyorSorting(ArmEnv[rules.Draw, ConveyorPhysics]):
     def __init__(
         self,
         distractor: bool = False,
-        either: bool = False,
         speed: float | None = None,
         image_size: int = 64,
         render_mode: str | None = None,
+        either: bool = False,
     ) -> None:
         tasks = EITHER_TASKS if flag("either", either) else TASKS
         super().__init__(tasks, speed=speed, image_size=image_size, render_mode=render_mode)
@@ -64,8 +64,7 @@ class ConveyorSorting(ArmEnv[rules.Draw, ConveyorPhysics]):
         )
         objects = tuple(sorted(start.poses))
         self._physics = ConveyorPhysics(objects, start.speed / 60, start.tool, start.tool_yaw, start.poses)
-        rule = rules.SUCCESS_RULE_EITHER if start.bin == rules.EITHER else rules.SUCCESS_RULE
-        return self._manifest(model_xml(objects), rules.TIME_LIMIT_NS, rule)
+        return self._manifest(model_xml(objects), rules.TIME_LIMIT_NS, start.success_rule)
 
     def _outcome(self) -> str | None:
         return rules.outcome(self._physics, self._start, self.time_ns)

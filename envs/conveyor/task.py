@@ -26,7 +26,6 @@ SUCCESS_RULE = (
     f"the named object rests (< {RESTING:g} m/s) in the named bin (origin below {IN_BIN_Z:g} m), released (fingers "
     f"open wider than {RELEASED * 1000:g} mm), before it rides past y = {REACH_Y:g} m"
 )
-SUCCESS_RULE_EITHER = SUCCESS_RULE.replace("the named bin", "a bin")
 EITHER = "either"  # in place of a bin's name
 NAMES = {"dog": "toy dog", "brush": "hairbrush"}
 
@@ -62,6 +61,15 @@ class Draw:
         """The instruction for the policy."""
         place = "either bin" if self.bin == EITHER else f"the {self.bin} bin"
         return f"put the {NAMES[self.target]} in {place}"
+
+    @property
+    def success_rule(self) -> str:
+        """What the manifest says about success."""
+        return SUCCESS_RULE.replace("the named bin", "a bin") if self.bin == EITHER else SUCCESS_RULE
+
+    def accepts(self, place: str | None) -> bool:
+        """Whether the object belongs in a bin; None is no bin."""
+        return place is not None and self.bin in (place, EITHER)
 
 
 def sample(
@@ -129,7 +137,7 @@ def bin_of_the_expert(tool: np.ndarray, start: Draw) -> str:
     if start.bin != EITHER:
         return start.bin
     if tool[0] > BELT_X - BELT_WIDTH / 2:
-        return ("red", "blue")[int(digest(start), 16) % 2]
+        return tuple(BINS)[int(digest(start), 16) % len(BINS)]
     return min(BINS, key=lambda name: abs(BINS[name][1] - tool[1]))
 
 
@@ -143,7 +151,7 @@ def outcome(physics: ConveyorPhysics, start: Draw, time_ns: int) -> str | None:
     where = _bin_of(position)
     if where is not None:
         if _rests_released(physics, start.target):
-            return "success" if start.bin in (where, EITHER) else "wrong_bin"
+            return "success" if start.accepts(where) else "wrong_bin"
     elif position[2] < IN_BIN_Z:
         return "dropped"
     if out_of_reach(position):
@@ -153,8 +161,7 @@ def outcome(physics: ConveyorPhysics, start: Draw, time_ns: int) -> str | None:
 
 def solved(physics: ConveyorPhysics, start: Draw) -> bool:
     """Whether the named object rests in a bin that it belongs in, released, as the world stands."""
-    where = _bin_of(physics.object_position(start.target))
-    inside = where is not None and start.bin in (where, EITHER)
+    inside = start.accepts(_bin_of(physics.object_position(start.target)))
     return inside and _rests_released(physics, start.target)
 
 

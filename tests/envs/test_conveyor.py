@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import replan.envs
 from replan.envs.conveyor import physics, task
-from replan.envs.conveyor.physics import BINS, ConveyorPhysics
+from replan.envs.conveyor.physics import ConveyorPhysics
 from replan.envs.conveyor.suite import EITHER_TASKS
 
 CELL = {"task": "brush-blue", "init_state": 5}
@@ -144,9 +144,7 @@ def test_where_either_bin_is_right_the_expert_uses_both_from_like_states(make):
     for cell in range(24):
         assert run_expert(env, EITHER_TASKS[cell % 2], cell) == "success"
         start, physics = env.unwrapped._start, env.unwrapped._physics
-        x, y, _ = physics.object_position(start.target)
-        (name,) = (name for name, place in BINS.items() if np.hypot(place[0] - x, place[1] - y) < 0.11)
-        ends[name].append(start.poses[start.target][1])
+        ends[task._bin_of(physics.object_position(start.target))].append(start.poses[start.target][1])
     assert min(len(ends["red"]), len(ends["blue"])) >= 6
     # Not because they began elsewhere: the starts of the two overlap over most of their range.
     assert min(map(max, ends.values())) - max(map(min, ends.values())) > 0.05
