@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all.
+"""Files that appear whole or not at all, and what several of them are known by.
 
 Whatever writes a file of its own goes through here. What the system refuses stays an ``OSError``, which names the file.
 """
@@ -6,7 +6,9 @@ Whatever writes a file of its own goes through here. What the system refuses sta
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 # What the system says about a path that cannot be one, or that is something else; anything else is about the disk.
@@ -58,3 +60,9 @@ def write_file(path: str | Path, content: str | bytes) -> None:
     except OSError as error:
         error.filename, error.filename2 = str(path), None  # not the temporary name; a full disk names no file at all
         raise
+
+
+def joined(digests: Iterable[str]) -> str:
+    """Returns one digest for those of files in any order: of one file its own, of none an empty text."""
+    several = sorted(digests)
+    return hashlib.sha256("".join(several).encode()).hexdigest() if len(several) > 1 else "".join(several)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import binom, binomtest, norm, t
+from scipy.special import bdtr, bdtrik, ndtr, ndtri, stdtrit  # scipy.stats has these too, and takes a second to import
 
 CONFIDENCE = 0.95
 PERCENTILE_CONFIDENCE = 0.99
@@ -167,8 +167,10 @@ def proportion(successes: ArrayLike) -> Proportion:
     successes = np.asarray(successes, dtype=bool)
     if not successes.size:
         return Proportion(np.nan, np.nan, np.nan, 0)
-    low, high = binomtest(int(successes.sum()), successes.size).proportion_ci(CONFIDENCE, method="wilson")
-    return Proportion(float(successes.mean()), float(low), float(high), successes.size)
+    n, rate, z = successes.size, float(successes.mean()), float(ndtri((1 + CONFIDENCE) / 2))
+    half = z * np.sqrt(4 * n * rate * (1 - rate) + z**2)
+    low, high = ((2 * n * rate + z**2 + side) / (2 * (n + z**2)) for side in (-half, half))
+    return Proportion(rate, float(low) if rate > 0 else 0.0, float(high) if rate < 1 else 1.0, n)
 
 
 def paired(method: ArrayLike, baseline: ArrayLike) -> Paired:
@@ -194,14 +196,14 @@ def paired(method: ArrayLike, baseline: ArrayLike) -> Paired:
     lost, gained = int((baseline & ~method).sum()), int((method & ~baseline).sum())
     p_lost, p_gained = (lost + 1) / (n + 2), (gained + 1) / (n + 2)
     centre = p_gained - p_lost
-    half = norm.ppf((1 + CONFIDENCE) / 2) * np.sqrt((p_lost + p_gained - centre**2) / (n + 2))
+    half = ndtri((1 + CONFIDENCE) / 2) * np.sqrt((p_lost + p_gained - centre**2) / (n + 2))
     low, high = float(max(centre - half, -1)), float(min(centre + half, 1))
     return Paired((gained - lost) / n, low, high, mcnemar(lost, gained), lost, gained, n)
 
 
 def mcnemar(lost: int, gained: int) -> float:
     """Two-sided exact p-value of McNemar's test of "no difference": flips go either way like the sides of a coin."""
-    return float(binomtest(min(lost, gained), lost + gained).pvalue) if lost + gained else 1.0
+    return min(1.0, 2 * float(bdtr(min(lost, gained), lost + gained, 0.5)))
 
 
 def minimum_samples(percentile: float) -> int:
@@ -228,8 +230,14 @@ def percentile_bound(values: ArrayLike, percentile: float) -> float:
         percentile: In percent, between 0 and 100.
     """
     values = np.sort(np.asarray(values, dtype=float))
-    rank = int(binom.ppf(PERCENTILE_CONFIDENCE, values.size, percentile / 100)) + 1 if values.size else 1
+    rank = _binomial_quantile(PERCENTILE_CONFIDENCE, values.size, percentile / 100) + 1 if values.size else 1
     return float(values[rank - 1]) if rank <= values.size else float("nan")
+
+
+def _binomial_quantile(share: float, n: int, p: float) -> int:
+    """Returns the least number of successes whose probability, or a lower one's, reaches ``share``."""
+    near = int(np.ceil(bdtrik(share, n, p)))  # rounding may have taken it one too far
+    return near - 1 if near and bdtr(near - 1, n, p) >= share else near
 
 
 def _percentile(values: np.ndarray, percentile: float) -> float:
@@ -305,7 +313,7 @@ def speed_up(method: Timing, baseline: Timing) -> SpeedUp:
         for first in range(0, RESAMPLES, at_once):
             times = random.multinomial(cells, np.full(cells, 1 / cells), min(at_once, RESAMPLES - first))
             drawn.append(_ratios(own @ times.T, base @ times.T))
-        tail = norm.cdf(-np.sqrt(cells / (cells - 1)) * t.ppf((1 + CONFIDENCE) / 2, cells - 1))
+        tail = ndtr(-np.sqrt(cells / (cells - 1)) * stdtrit(cells - 1, (1 + CONFIDENCE) / 2))
         low, high = np.nanquantile(np.concatenate(drawn, axis=1), [tail, 1 - tail], axis=1)
     round, action = (Ratio(*map(float, each)) for each in zip(value, low, high, strict=True))
     return SpeedUp(round, action)
