@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -145,7 +145,7 @@ class EpisodeRow:
     observation_hash: str
     trajectory_hash: str
     counters: dict[str, float]
-    rounds: tuple[RoundRow, ...] = ()
+    rounds: Sequence[RoundRow] = ()
     retries: int = 0
     error: str | None = None
     failure: str | None = None
