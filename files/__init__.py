@@ -29,20 +29,20 @@ def is_wrong_path(error: OSError) -> bool:
     return error.errno in _WRONG_PATH
 
 
-def write_file(path: str | Path, content: str | bytes) -> None:
+def write_file(path: str | Path, content: str | bytes | Iterable[str]) -> None:
     """Writes a file under another name in the same folder, then moves it into place.
 
     Whoever reads it sees the old content or the new one. A link stays a link, and what is written to is its target.
 
     Args:
         path: The file. Its folder must exist.
-        content: Bytes, or text, which is written as UTF-8.
+        content: Bytes, or text, which is written as UTF-8; or pieces of text, of which one at a time is in memory.
 
     Raises:
         OSError: It cannot be written, or is not a regular file; what was there is untouched and nothing else is left.
         UnicodeEncodeError: The text is not valid Unicode.
     """
-    data = content.encode("utf-8") if isinstance(content, str) else content
+    pieces = [content] if isinstance(content, (str, bytes)) else content
     target = Path(os.path.realpath(path))
     part = target.with_name(f".{os.getpid()}.part")
     try:
@@ -50,7 +50,8 @@ def write_file(path: str | Path, content: str | bytes) -> None:
             raise FileExistsError(errno.EEXIST, "it is not a regular file")
         try:
             with part.open("wb") as file:
-                file.write(data)
+                for piece in pieces:
+                    file.write(piece.encode("utf-8") if isinstance(piece, str) else piece)
                 file.flush()
                 os.fsync(file.fileno())
             part.replace(target)

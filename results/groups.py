@@ -235,13 +235,18 @@ def check_manifests(rows: Iterable[EpisodeRow]) -> None:
     first_of_policy: dict[tuple[str, str], EpisodeRow] = {}
     for row in rows:
         other = first_of_cell.setdefault(row.cell, row)
-        for name in sorted(other.manifest.keys() | row.manifest.keys()):
-            values = (other.manifest.get(name), row.manifest.get(name))
-            if values[0] != values[1]:
-                raise ManifestMismatch(other, row, name, values)
+        if other.manifest != row.manifest:
+            raise _mismatch(other, row)
         other = first_of_policy.setdefault((row.cell, row.weights or row.policy), row)
         if other.observation_hash != row.observation_hash:
             raise ManifestMismatch(other, row, "observation_hash", (other.observation_hash, row.observation_hash))
+
+
+def _mismatch(one: EpisodeRow, other: EpisodeRow) -> ManifestMismatch:
+    names = sorted(one.manifest.keys() | other.manifest.keys())
+    values = {name: (one.manifest.get(name), other.manifest.get(name)) for name in names}
+    name = next(name for name, (a, b) in values.items() if a != b)
+    return ManifestMismatch(one, other, name, values[name])
 
 
 def natural(text: str) -> list[tuple[int, float, str]]:

@@ -12,7 +12,7 @@ import json
 import os
 import sqlite3
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import MISSING, asdict, fields, is_dataclass, replace
 from functools import lru_cache
@@ -578,10 +578,11 @@ def _values(row: EpisodeRow | RoundRow, columns: list[str]) -> list[Any]:
     return values
 
 
-def _shared(values: Iterable[Any], seen: dict[str, str]) -> list[Any]:
-    """Returns the values of a row, with the texts of earlier rows in place of equal ones: most are on many rows."""
+def _shared(values: Sequence[Any], seen: dict[str, str]) -> list[Any]:
+    """Returns the values of an episode, with the texts of earlier ones in place of equal ones."""
     return [
-        seen.setdefault(each, each) if type(each) is str and len(each) <= LONGEST_SHARED else each for each in values
+        seen.setdefault(each, each) if shared and type(each) is str else each
+        for each, shared in zip(values, SHARED, strict=True)
     ]
 
 

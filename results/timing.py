@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from . import stats
 from .groups import Group
 from .rounds import RoundTable, gathered
-from .schema import EpisodeRow
+from .schema import EpisodeRow, RoundRow
 
 Charges = Mapping[tuple[str, int], float]
 """Nanoseconds by the key of an episode and the index of a round in it."""
@@ -29,6 +29,11 @@ class Spans(NamedTuple):
     ns: np.ndarray
     executed: np.ndarray
     episode: np.ndarray
+
+
+def measured_rounds(episodes: Iterable[EpisodeRow]) -> list[RoundRow]:
+    """Rounds whose own durations say how long a round takes: all but cold ones."""
+    return [round for episode in episodes for round in episode.rounds if not round.warmup]
 
 
 def contention(rounds: RoundTable) -> float:
