@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from .rounds import STAGE, RoundTable, gathered
 from .schema import RoundRow
-from .store import Store
+from .store import EPISODE_COLUMNS, Store
 
 Record = dict[str, Any]
 AT_ONCE = 10_000  # records that are turned into text at once
@@ -52,7 +52,10 @@ def export(runs: Iterable[tuple[str, Store]]) -> Exported:
     episodes = [(name, row) for name, store in runs for row in store.episodes()]
 
     def of_episodes() -> Iterator[Record]:
-        return ({"run": name, **_flat(vars(row))} for name, row in episodes)
+        return (
+            {"run": name, **_flat({column: getattr(row, column) for column in EPISODE_COLUMNS})}
+            for name, row in episodes
+        )
 
     def of_rounds() -> Iterator[Record]:
         for name, row in episodes:
@@ -97,6 +100,6 @@ def _flat(fields: Record) -> Record:
     for key, value in fields.items():
         if isinstance(value, dict):
             flat.update((f"{key}.{name}", each) for name, each in value.items())
-        elif key != "rounds":
+        else:
             flat[key] = value
     return flat

@@ -80,7 +80,7 @@ class RoundRow:
     extra: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # without slots, more than 30 fields take Python six times the memory
 class EpisodeRow:
     """One episode of one method on one cell.
 
