@@ -11,6 +11,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..files import joined
 from ..results.schema import Mark
 from . import source
 from .spec import BadInput
@@ -145,14 +146,16 @@ class Files:
 
     Attributes:
         paths: Paths by the name that results use.
+        known: SHA-256 (hex) by name of what is known without a file: it was read elsewhere, or a server says it.
     """
 
     paths: Mapping[str, Path] = field(default_factory=dict)
+    known: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def sha256(self) -> dict[str, str]:
         """SHA-256 (hex) by the same names."""
-        return {name: _file_digest(path) for name, path in self.paths.items()}
+        return {**self.known, **{name: _file_digest(path) for name, path in self.paths.items()}}
 
     @property
     def digests(self) -> tuple[str, ...]:
@@ -162,8 +165,6 @@ class Files:
     @property
     def digest(self) -> str:
         """One digest of all contents: what rows call a policy's weights. Empty where there are no files."""
-        from ..policies.checkpoint import joined
-
         return joined(self.digests)
 
 
