@@ -1,4 +1,4 @@
-"""Random tiny policies of the families whose prefixes offer rows, and `rounds` by name."""
+"""Random tiny policies of the families whose prefixes offer rows, one with a draft, and `rounds` by name."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from replan.accel.flash.draft import Draft, DraftConfig, draft_path, save_draft
 from replan.policies import fast_wam, pi05
 from replan.policies.policy import Policy
 
@@ -23,3 +25,15 @@ def wam(policy, randomised):
 def pi05_policy(policy, randomised):
     config = replace(pi05.TINY, vision_depth=1, depth=3, width=64, mlp=96, expert_width=48, expert_mlp=96)
     return Policy("pi05", Path("pi05"), (), randomised(pi05.Pi05(config)), policy.processor, {})
+
+
+@pytest.fixture(scope="session")
+def flash_policy(policy):
+    """The policy with a random draft beside it."""
+    draft, generator = Draft(DraftConfig.of(policy.model.config)), torch.Generator().manual_seed(3)
+    draft.start_from(policy.model.vlm[0], generator)
+    with torch.no_grad():  # so that nothing hides behind a zero
+        draft.norm.weight.normal_(0, 0.5, generator=generator)
+        draft.head.bias.normal_(0, 0.1, generator=generator)
+    save_draft(draft_path(policy.path), draft, {}, policy.files)
+    return policy
