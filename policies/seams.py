@@ -36,7 +36,8 @@ class Method:
             its row is marked NOT ACTIVE. They may depend on its options.
         routes: Routes that its rounds may take; they may depend on its options.
         requires: Type of context that the model must produce; None if any will do.
-        ordered: Whether the method learns across episodes. Its episodes then run in one fixed order in one process.
+        ordered: Whether the method learns across episodes, which may depend on its options. Its episodes then run in
+            one fixed order in one process.
         limit: Options with which it is exactly dense, as users read them; empty where there are none.
         papers: arXiv identifiers of what it follows.
     """
@@ -46,7 +47,7 @@ class Method:
     activity_counters: tuple[str, ...] = ()
     routes: tuple[str, ...] = (FULL,)
     requires: ClassVar[type | None] = None
-    ordered: ClassVar[bool] = False
+    ordered: bool = False
     limit: ClassVar[str] = ""
     papers: ClassVar[tuple[str, ...]] = ()
 

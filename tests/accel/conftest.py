@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from replan.accel import library
 from replan.accel.flash.draft import Draft, DraftConfig, draft_path, save_draft
+from replan.accel.rmuscle.recording import RATIOS, Recording
 from replan.policies import fast_wam, pi05
-from replan.policies.policy import Policy
+from replan.policies.policy import Policy, load_policy
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+from executions import EPISODES, INSTRUCTION, frames, record  # noqa: E402 - only found now
 
 
 @pytest.fixture(scope="session")
@@ -36,4 +41,26 @@ def flash_policy(policy):
         draft.norm.weight.normal_(0, 0.5, generator=generator)
         draft.head.bias.normal_(0, 0.1, generator=generator)
     save_draft(draft_path(policy.path), draft, {}, policy.files)
+    return policy
+
+
+@pytest.fixture(scope="session")
+def muscular(policy, tmp_path_factory):
+    """A policy with a library next to it."""
+    path = tmp_path_factory.mktemp("muscle") / "random.safetensors"
+    shutil.copy(policy.path, path)
+    policy, recording = load_policy(path), Recording()
+    episodes = [
+        library.Episode(instruction, f"{instruction} {number}", record(policy, recording, frames(number))[0])
+        for instruction in (INSTRUCTION, "put the dog in the red bin")
+        for number in range(EPISODES if instruction == INSTRUCTION else 1)
+    ]
+    library.write(
+        library.library_path(path),
+        episodes,
+        policy.files,
+        ratios=RATIOS,
+        anchors=recording.anchors,
+        neurons=recording.neurons,
+    )
     return policy
