@@ -79,7 +79,9 @@ def test_without_power_the_verifier_is_the_fixed_one_bit_for_bit(flash_policy, o
     for options in ("delta=1:gripper=false", "delta=0.6", "delta=0"):
         fixed = play(flash_policy, observation, f"flash:{options}")
         limit = play(flash_policy, observation, f"flash:{options}:adapt=0")
-        assert all(np.array_equal(a.actions, b.actions) and a.route == b.route for a, b in zip(fixed, limit, strict=True))
+        assert all(
+            np.array_equal(a.actions, b.actions) and a.route == b.route for a, b in zip(fixed, limit, strict=True)
+        )
         assert not any("delta" in each.extra for each in limit)
 
 

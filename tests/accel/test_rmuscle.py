@@ -14,6 +14,7 @@ from replan.policies.agent import ChunkAgent
 from replan.policies.policy import load_policy
 from replan.policies.weights import CheckpointError
 
+
 def test_recording_is_dense_bit_for_bit(policy):
     recording = Recording()
     entries, recorded = record(policy, recording, frames(1))
