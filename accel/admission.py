@@ -35,8 +35,8 @@ class Admitted:
 class Admission:
     """The episodes that joined, at most ``capacity``: those that cover most.
 
-    While there are too many, the episode leaves that begins most like another one of its instruction, admitted or in the
-    library; of two alike the older one. So the only episode of an instruction stays until all are the only ones.
+    While there are too many, the episode leaves that begins most like another one of its instruction, admitted or in
+    the library; of two alike the older one. So the only episode of an instruction stays until all are the only ones.
 
     Args:
         library: The library that they join.

@@ -89,7 +89,8 @@ class Retrieval(Generic[T]):
         retrieved: How often each row was.
         window: Candidates of the episode; None where its instruction has no executions.
         prepared: Candidates that are ready.
-        rounds: Rounds by route, and ``rebuilt``.
+        rounds: Rounds by what was found (``cached_rounds``, ``fallback_rounds``, and ``unprepared_rounds``, in which no
+            reference was ready), and ``rebuilt``.
     """
 
     def __init__(
@@ -157,7 +158,7 @@ class Retrieval(Generic[T]):
         self._budget_ns, self.route, self.reference = 0, FULL, None
         with call.stage("retrieve"):
             self._retrieve(call)
-        self.rounds[f"{self.route}_rounds"] += 1
+        self.rounds["unprepared_rounds" if self.route == FULL else f"{self.route}_rounds"] += 1
         call.extra["cache_mb"] = sum(map(self._size, self._resident)) / 1e6
 
     def _retrieve(self, call: Call) -> None:

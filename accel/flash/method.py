@@ -182,6 +182,7 @@ class Flash(Method):
     def observe_full(self, call: Call) -> None:
         """Keeps the context of a full round."""
         self._context, self._context_step = call.context, call.control_step
+        self._instruction = call.instruction
         self._images, self._contrast = call.inputs.images, _contrast(call.inputs)
         self._since_full, self._owed = 0, False
         self._count["full_rounds"] += 1
@@ -200,7 +201,7 @@ class Flash(Method):
 
     def _unusable(self, call: Call) -> str | None:
         """Returns the counter of the reason why the kept context may not be reused, or None."""
-        if self._context is None:
+        if self._context is None or call.instruction != self._instruction:
             return "first"
         if self._owed:
             return "owed"

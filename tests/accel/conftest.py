@@ -17,7 +17,7 @@ from replan.policies.policy import Policy, load_policy
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from executions import EPISODES, INSTRUCTION, frames, record  # noqa: E402 - only found now
+from executions import EPISODES, INSTRUCTION, frames, record
 
 
 @pytest.fixture(scope="session")

@@ -232,6 +232,15 @@ def test_a_camera_that_fails_sends_the_round_to_the_full_path(flash_policy, obse
     assert agent.round.route == "full" and agent.counters()["blind"] == 1
 
 
+def test_another_instruction_is_not_verified_against_the_context_of_the_last_one(flash_policy, observation):
+    agent, taken = ChunkAgent(flash_policy, accel.parse("flash:delta=99:gripper=false")), []
+    for step in range(41):
+        instruction = observation["instruction"] if step < 20 else "put the dog in the blue bin"
+        agent.act({**observation, "instruction": instruction})
+        taken += [agent.round.route] if agent.round else []
+    assert taken == ["full", "flash", "full", "flash", "flash"] and agent.counters()["first"] == 2
+
+
 def test_a_view_that_stays_dark_is_the_new_measure_after_one_full_round(flash_policy, observation):
     agent = ChunkAgent(flash_policy, accel.parse("flash:delta=99:gripper=false"))
     dark, taken = {**observation, "third": observation["third"] // 10}, []
