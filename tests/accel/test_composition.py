@@ -16,7 +16,8 @@ from replan.policies.model import CONTAINS
 from replan.policies.seams import Seam, obstacle
 from replan.policies.untrained import observations, untrained
 
-KNOWN = 3  # rounds; models are smaller than tiny, since there are many pairs
+KNOWN = 3  # rounds: methods that replace every second one leave two to the others
+# Models are smaller than tiny, since there are many pairs.
 SMALL = {"steps": 6}
 SMALLER = {"pi0": dict(vision_depth=1, depth=3, width=64, mlp=96, expert_width=48, expert_mlp=96)}
 # By method, options with which it acts in a few rounds, and those with which it is dense ({n} is the policy's steps).
@@ -86,13 +87,11 @@ def families(tmp_path_factory, small):
     def make(kind):
         if kind not in made:
             policy = untrained(kind, "tiny", tmp_path_factory.mktemp(kind), words=8)
-            known = observations(policy, KNOWN)
-            # The library does not know the first instruction: so there is a dense round for who learns from one.
-            frames = [{**known[0], "instruction": known[0]["instruction"].rpartition(" ")[0]}, *known]
-            dense, _ = play(policy, (), frames)
+            frames = observations(policy, KNOWN)
+            dense, _ = play(policy, (), frames[:2])
             recording = Recording()
-            play(policy, [recording], known)
-            episode = library.Episode(str(known[0]["instruction"]), "first", recording.entries)
+            play(policy, [recording], frames)
+            episode = library.Episode(str(frames[0]["instruction"]), "first", recording.entries)
             about = {"ratios": RATIOS, "anchors": recording.anchors, "neurons": recording.neurons}
             library.write(library.library_path(policy.path), [episode], policy.files, **about)
             if "flash" in {name for name in NAMES if obstacle(accel.BUILT_IN[name], type(policy.model), kind) is None}:
@@ -115,8 +114,8 @@ def test_a_method_that_lists_a_family_acts_on_it_and_is_dense_at_its_limit(famil
     chunks, agent = play(policy, [method], frames)
     assert chunks.isfinite().all()
     assert all(agent.counters()[counter] > 0 for counter in method.activity_counters)
-    chunks, _ = play(policy, accel.parse(limit), frames[:3])
-    assert torch.equal(chunks, dense[:3])
+    chunks, _ = play(policy, accel.parse(limit), frames[:2])
+    assert torch.equal(chunks, dense)
 
 
 def clash(one, other):
@@ -131,19 +130,27 @@ def clash(one, other):
 PAIRS = [pair for pair in itertools.combinations(runs_on("pi0"), 2)]
 
 
-@pytest.mark.parametrize(("one", "other"), [pair for pair in PAIRS if clash(*pair) is None], ids=["+".join(pair) for pair in PAIRS if clash(*pair) is None])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [pair for pair in PAIRS if clash(*pair) is None],
+    ids=["+".join(pair) for pair in PAIRS if clash(*pair) is None],
+)
 def test_a_pair_that_claims_permit_acts_and_is_dense_at_its_joint_limit(families, one, other):
     policy, frames, dense = families("pi0")
     acts, limits = ("+".join(each) for each in zip(specs(policy, one), specs(policy, other), strict=True))
+    if {one, other} == {"bac", "nirvana"}:  # bac learns from a round that starts at the noise: without a reference
+        frames = [{**frames[0], "instruction": "word1"}, *frames]
     chunks, agent = play(policy, accel.parse(acts), frames)
     assert chunks.isfinite().all()
     moved = {counter: agent.counters().get(counter, 0) for m in agent.methods.all for counter in m.activity_counters}
     assert all(moved.values()), moved
-    chunks, _ = play(policy, accel.parse(limits), frames[:3])
-    assert torch.equal(chunks, dense[:3])
+    chunks, _ = play(policy, accel.parse(limits), frames[-KNOWN:][:2])
+    assert torch.equal(chunks, dense)
 
 
-@pytest.mark.parametrize(("one", "other"), [pair for pair in PAIRS if clash(*pair)], ids=["+".join(pair) for pair in PAIRS if clash(*pair)])
+@pytest.mark.parametrize(
+    ("one", "other"), [pair for pair in PAIRS if clash(*pair)], ids=["+".join(pair) for pair in PAIRS if clash(*pair)]
+)
 def test_any_other_pair_is_refused_with_the_seam_that_both_want(one, other):
     required = {"window": ":execute=2"}
     with pytest.raises(ValueError, match="cannot be combined") as refused:
