@@ -127,14 +127,11 @@ def clash(one, other):
     return min((inside & (mine | others)), default=None)
 
 
-PAIRS = [pair for pair in itertools.combinations(runs_on("pi0"), 2)]
+PERMITTED = [pair for pair in itertools.combinations(runs_on("pi0"), 2) if clash(*pair) is None]
+REFUSED = [pair for pair in itertools.combinations(runs_on("pi0"), 2) if clash(*pair)]
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [pair for pair in PAIRS if clash(*pair) is None],
-    ids=["+".join(pair) for pair in PAIRS if clash(*pair) is None],
-)
+@pytest.mark.parametrize(("one", "other"), PERMITTED, ids=map("+".join, PERMITTED))
 def test_a_pair_that_claims_permit_acts_and_is_dense_at_its_joint_limit(families, one, other):
     policy, frames, dense = families("pi0")
     acts, limits = ("+".join(each) for each in zip(specs(policy, one), specs(policy, other), strict=True))
@@ -148,9 +145,7 @@ def test_a_pair_that_claims_permit_acts_and_is_dense_at_its_joint_limit(families
     assert torch.equal(chunks, dense)
 
 
-@pytest.mark.parametrize(
-    ("one", "other"), [pair for pair in PAIRS if clash(*pair)], ids=["+".join(pair) for pair in PAIRS if clash(*pair)]
-)
+@pytest.mark.parametrize(("one", "other"), REFUSED, ids=map("+".join, REFUSED))
 def test_any_other_pair_is_refused_with_the_seam_that_both_want(one, other):
     required = {"window": ":execute=2"}
     with pytest.raises(ValueError, match="cannot be combined") as refused:
