@@ -46,7 +46,8 @@ class Strain:
             images: [1, V, 3, S, S] those of the kept context.
             motion: [T, A] the draft over the window, continuous channels.
         """
-        now = torch.stack([_change(call.inputs.images, images), _bend(motion)]).double().cpu() + _LEAST
+        measures = (_change(call.inputs.images, images), _bend(motion))
+        now = torch.stack([each.double().cpu() for each in measures]) + _LEAST
         self._sums, self._count = self._sums + now, self._count + 1
         usual = self._sums / self._count
         return float((usual / now).prod().sqrt().pow(self.power).clamp(1 / MOST, MOST))
