@@ -299,7 +299,7 @@ class Registry:
             ValueError: There is no such method or policy.
             BadInput: A file that the method needs for this policy is missing.
         """
-        from ..policies.seams import Seam, naming, needed_files
+        from ..policies.seams import Methods, Seam, naming, needed_files
 
         if other := self._other(policy):
             return other.method(spec)
@@ -320,7 +320,7 @@ class Registry:
         return MethodInfo(
             files=Files(paths),
             activity_counters=tuple(counter for part in parts for counter in part.activity_counters),
-            routes=tuple(dict.fromkeys(route for part in parts for route in part.routes)),
+            routes=Methods(parts).routes,
             reschedules=tuple(part.name for part in parts if part.claims - other_routes),
             ordered=any(part.ordered for part in parts),
             code=source.digest(source.imported(*_modules(*map(type, parts))) - source.imported(*AGENT)),

@@ -243,6 +243,10 @@ class FlowModel(nn.Module):
         """Returns [B, P, n] the pixels of images [B, V, 3, S, S] that each visual token stands for, in their order."""
         raise NotImplementedError(f"{type(self).__name__} does not say which pixels its visual tokens stand for")
 
+    def visual_in_step(self, inputs: Inputs) -> Tensor:
+        """Returns [V] int64 which rows of a denoising step are visual tokens, in the order of the prefix."""
+        raise NotImplementedError(f"the denoising steps of {type(self).__name__} compute no visual tokens")
+
     @property
     def device(self) -> torch.device:
         """Where the weights are."""

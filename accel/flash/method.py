@@ -16,6 +16,7 @@ from ...policies.round import Call, Proposal
 from ...policies.seams import Method, Seam
 from ...policies.weights import CheckpointError
 from .draft import Draft, DraftConfig, check_family, draft_path, load_draft, misfit, save_draft
+from .strain import Strain
 
 MOST_POINTS = 32
 """Verification is one batch of as many branches; the paper has 4 at most."""
@@ -52,6 +53,9 @@ class Flash(Method):
         verify: ``always`` verifies every draft (the paper); ``unless_switching`` saves the verification of a draft that
             switches the gripper, which the full path replaces whatever verification says. The actions are the same.
             Such a round takes the route ``unverified``, since it costs less than a fallback.
+        adapt: How much ``delta`` follows the moment (the paper's future work): tighter where the views have changed
+            more since the kept context, or the draft bends more, than so far in the episode, and looser where less, by
+            a factor of 2 at most. 0 is the paper's fixed threshold.
 
     Raises:
         ValueError: An option is out of range.
@@ -73,6 +77,7 @@ class Flash(Method):
         blind: float = 0.25,
         reject: str = "now",
         verify: str = "always",
+        adapt: float = 0.0,
     ) -> None:
         if not delta >= 0:
             raise ValueError(f"delta must be at least 0, got {delta}")
@@ -88,6 +93,7 @@ class Flash(Method):
         self.always = verify == "always"
         self.delta, self.tau, self.refresh, self.gripper = delta, tau, refresh, gripper
         self.max_age, self.blind, self.reject = max_age, blind, reject
+        self.strain = Strain(adapt)
 
     @classmethod
     def misfit(cls, model: type[FlowModel]) -> str | None:
@@ -124,6 +130,7 @@ class Flash(Method):
         """Forgets the context, without which nothing else that a full round leaves is read, and the counters."""
         self._context: Context | None = None
         self._count: Counter[str] = Counter()
+        self.strain.begin()
 
     def propose(self, call: Call) -> Proposal | None:
         """Drafts and verifies; None where the round goes to the full path without a draft."""
@@ -140,7 +147,7 @@ class Flash(Method):
             return Proposal(chunk, length=0, route="unverified")
         with call.stage("verify"):
             verdict = self.verify(call, chunk)
-            accepted = accepted_prefix(verdict.distance[:, : call.window], self.delta)
+            accepted = accepted_prefix(verdict.distance[:, : call.window], self._threshold(call, chunk))
         call.extra["distance"] = float(verdict.distance[:, : call.window].max())
         if switching or self._switches(call, verdict.endpoints):
             self._count["gripper_fallbacks"] += 1
@@ -175,7 +182,8 @@ class Flash(Method):
     def observe_full(self, call: Call) -> None:
         """Keeps the context of a full round."""
         self._context, self._context_step = call.context, call.control_step
-        self._contrast = _contrast(call.inputs)
+        self._instruction = call.instruction
+        self._images, self._contrast = call.inputs.images, _contrast(call.inputs)
         self._since_full, self._owed = 0, False
         self._count["full_rounds"] += 1
 
@@ -183,9 +191,17 @@ class Flash(Method):
         """Rounds by route, and why full rounds were full."""
         return dict(self._count)
 
+    def _threshold(self, call: Call, chunk: Tensor) -> float:
+        """Returns the largest distance of an accepted action in this round, and reports it where it adapts."""
+        if not self.strain.power:
+            return self.delta
+        motion = chunk[0, : call.window, self._policy.processor.continuous]
+        call.extra["delta"] = self.delta * self.strain.relief(call, self._images, motion)
+        return call.extra["delta"]
+
     def _unusable(self, call: Call) -> str | None:
         """Returns the counter of the reason why the kept context may not be reused, or None."""
-        if self._context is None:
+        if self._context is None or call.instruction != self._instruction:
             return "first"
         if self._owed:
             return "owed"

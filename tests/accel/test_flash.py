@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from replan import accel
-from replan.accel.flash.draft import Draft, DraftConfig, draft_path, load_draft, save_draft
+from replan.accel.flash.draft import Draft, DraftConfig, draft_path, load_draft
 from replan.accel.flash.method import Flash, Verdict, accepted_prefix
 from replan.accel.flash.training import draft_loss
 from replan.eval.clock import RouteWithoutLatency, check_routes, parse_latency
@@ -17,18 +17,6 @@ from replan.policies import checkpoint
 from replan.policies.agent import ChunkAgent
 from replan.policies.checkpoint import CheckpointError
 from replan.policies.model import Prefix
-
-
-@pytest.fixture(scope="module")
-def flash_policy(policy):
-    """The policy with a random draft beside it."""
-    draft, generator = Draft(DraftConfig.of(policy.model.config)), torch.Generator().manual_seed(3)
-    draft.start_from(policy.model.vlm[0], generator)
-    with torch.no_grad():  # so that nothing hides behind a zero
-        draft.norm.weight.normal_(0, 0.5, generator=generator)
-        draft.head.bias.normal_(0, 0.1, generator=generator)
-    save_draft(draft_path(policy.path), draft, {}, policy.files)
-    return policy
 
 
 def run(policy, observation, spec, steps=31):
@@ -242,6 +230,15 @@ def test_a_camera_that_fails_sends_the_round_to_the_full_path(flash_policy, obse
     for _ in range(10):
         agent.act({**observation, camera: np.full_like(observation[camera], failed)})
     assert agent.round.route == "full" and agent.counters()["blind"] == 1
+
+
+def test_another_instruction_is_not_verified_against_the_context_of_the_last_one(flash_policy, observation):
+    agent, taken = ChunkAgent(flash_policy, accel.parse("flash:delta=99:gripper=false")), []
+    for step in range(41):
+        instruction = observation["instruction"] if step < 20 else "put the dog in the blue bin"
+        agent.act({**observation, "instruction": instruction})
+        taken += [agent.round.route] if agent.round else []
+    assert taken == ["full", "flash", "full", "flash", "flash"] and agent.counters()["first"] == 2
 
 
 def test_a_view_that_stays_dark_is_the_new_measure_after_one_full_round(flash_policy, observation):
