@@ -106,7 +106,7 @@ def accept(
     decision = Decision(torch.empty_like(x), x.new_empty(branches, horizon), x.new_empty(3))
     run(
         _accept,
-        (1,),
+        lambda at: (1, 1, 1),
         PLAIN,
         x,
         velocity,
