@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from replan import accel
 from replan.accel.flash.draft import Draft, DraftConfig, draft_path, load_draft, save_draft
-from replan.accel.flash.method import Flash, Verdict, accepted_prefix
+from replan.accel.flash.method import Flash
 from replan.accel.flash.training import draft_loss
 from replan.eval.clock import RouteWithoutLatency, check_routes, parse_latency
+from replan.kernels.decision import Channels, Decision, decide, numbers
 from replan.policies import checkpoint
 from replan.policies.agent import ChunkAgent
 from replan.policies.checkpoint import CheckpointError
@@ -80,9 +81,20 @@ def test_only_the_accepted_prefix_is_executed(flash_policy, observation):
     verdict = verify(flash_policy, rounds[1].call)
     worst = verdict.distance.max(0).values[:10]
     delta = float(worst[:3].max()) + 1e-6  # at least three pass
-    expected = accepted_prefix(verdict.distance[:, :10], delta)
+    close = (verdict.distance[:, :10] <= delta).all(0).tolist()
+    expected = close.index(False) if False in close else 10
     _, rounds, _ = run(flash_policy, observation, f"flash:delta={delta}:gripper=false", steps=11)
     assert rounds[1].accepted == len(rounds[1].actions) == expected >= 3
+
+
+def verifying(method, distance, endpoints):
+    """Lets verification come to these distances [K, H] and endpoints [K, H, A]."""
+
+    def verify(call, chunk):
+        about = method.channels, method.command(call, chunk), call.window, method.delta
+        return Decision(endpoints, distance, numbers(endpoints, distance, chunk, *about))
+
+    method.verify = verify
 
 
 def verify(policy, call, context=None):
@@ -124,11 +136,20 @@ def test_the_dense_chunk_verifies_better_than_a_random_one(flash_policy, observa
 
 
 def test_a_prefix_ends_at_the_first_action_that_any_branch_rejects():
-    distance = torch.tensor([[0.1, 0.1, 0.3, 0.1], [0.1, 0.1, 0.1, 0.1]])
-    assert accepted_prefix(distance, 0.2) == 2
-    assert accepted_prefix(distance, 0.05) == 0
-    assert accepted_prefix(distance, 0.3) == 4  # a distance of exactly delta is accepted
-    assert accepted_prefix(distance.flip(0), 0.2) == 2
+    draft, one = torch.zeros(1, 5, 2), torch.tensor([[0.1, 0.1, 0.3, 0.1, 9], [0.1, 0.1, 0.1, 0.1, 9]])
+    points = torch.stack([one, torch.full_like(one, 7)], -1)
+    channels = Channels(torch.tensor([True, False]), torch.tensor([False, False]))
+
+    def accepted(points, delta):
+        still = torch.zeros_like(points), torch.zeros(2)
+        judged = decide(points, *still, draft, channels, torch.zeros(2), window=4, delta=delta)
+        assert torch.equal(judged.distance, points[..., 0]) and judged.numbers[1:].tolist() == pytest.approx([0, 0.3])
+        return judged.numbers[0]
+
+    assert accepted(points, 0.2) == 2
+    assert accepted(points, 0.05) == 0
+    assert accepted(points, float(one[0, 2])) == 4  # a distance of exactly delta is accepted
+    assert accepted(points.flip(0), 0.2) == 2
 
 
 def test_the_state_is_fresh_and_the_context_is_the_last_full_rounds(flash_policy, observation):
@@ -189,7 +210,7 @@ def test_the_verified_steps_are_those_that_would_be_executed(flash_policy, obser
         if wrong is not None:
             distance[1, wrong] = 0.16
         chunk = torch.zeros(2, 16, 7)
-        method.verify = lambda call, draft, distance=distance, chunk=chunk: Verdict(distance, chunk)
+        verifying(method, distance, chunk)
         agent.act(observation)
         assert agent.round.route == ("fallback" if wrong == 0 else "flash")
         assert len(agent.round.actions) == executed_actions
@@ -278,7 +299,7 @@ def gripper_method(policy, observation, draft_gripper, branch_gripper):
     endpoints = torch.zeros(2, 16, 7)
     endpoints[0, :, 6] = torch.tensor(draft_gripper)
     endpoints[1, :, 6] = torch.tensor(branch_gripper)
-    method.verify = lambda call, chunk: Verdict(torch.zeros(2, 16), endpoints)
+    verifying(method, torch.zeros(2, 16), endpoints)
     return agent
 
 
@@ -315,9 +336,13 @@ def test_what_is_verified_changes_the_cost_and_no_action(flash_policy, observati
             return drafts[-1]
 
         def verify(call, chunk):
-            verdict = verify_(call, chunk)
-            verdict.endpoints[..., 6] = chunk[..., 6]
-            return verdict
+            judged = verify_(call, chunk)
+            judged.endpoints[..., 6] = chunk[..., 6]
+            verifying(method, judged.distance, judged.endpoints)
+            try:
+                return method.verify(call, chunk)
+            finally:
+                method.verify = verify
 
         method.draft, method.verify = draft, verify
         agent.reset(4)
@@ -331,7 +356,7 @@ def test_what_is_verified_changes_the_cost_and_no_action(flash_policy, observati
 def test_a_switch_in_the_draft_alone_goes_to_the_full_path(flash_policy, observation):
     """The draft is what would be executed, so that it counts although no branch agrees with it."""
     agent = gripper_method(flash_policy, observation, [-1.0] * 5 + [1.0] * 11, [-1.0] * 16)
-    agent.methods.all[0].verify = lambda call, chunk: Verdict(torch.zeros(2, 16), -torch.ones(2, 16, 7))
+    verifying(agent.methods.all[0], torch.zeros(2, 16), -torch.ones(2, 16, 7))
     executed(agent, flash_policy, [-1.0])
     agent.act(observation)
     assert agent.round.route == "fallback" and agent.counters()["gripper_fallbacks"] == 1
@@ -405,7 +430,7 @@ def test_either_of_two_grippers_sends_the_round_to_the_full_path(flash_policy, o
     closed = torch.zeros(1, 16, 7)
     closed[..., 5], closed[..., 6] = -1, 1
     method.draft = lambda prefix, state: closed
-    method.verify = lambda call, chunk: Verdict(torch.zeros(2, 16), closed.expand(2, -1, -1))
+    verifying(method, torch.zeros(2, 16), closed.expand(2, -1, -1))
     executed(agent, two_armed, last)
     agent.act(observation)
     assert agent.round.route == ("fallback" if falls_back else "flash")

@@ -15,6 +15,7 @@ import torch
 import triton
 import triton.language as tl
 from replan.kernels import accept, attention, geglu, norm, project, qkv
+from replan.kernels.decision import Channels, decide
 from replan.kernels.launch import KernelError, Tile
 from replan.kernels.norm import FoldedNorm
 
@@ -169,8 +170,8 @@ def check_accept(module, dtype=torch.float32, branches=3, horizon=6, width=7, wi
             command = torch.ones(width, device=DEVICE)
         else:
             command = -torch.ones(width, device=DEVICE)
-        found = module.accept(*given, accept.Channels(*flags), command, window, delta)
-        expected = accept.reference(*wide(*given), accept.Channels(*flags), command, window, delta)
+        found = module.accept(*given, Channels(*flags), command, window, delta)
+        expected = decide(*wide(*given), Channels(*flags), command, window, delta)
         for each, truth in zip(found, expected, strict=True):
             agrees(each, truth.double(), dtype)
         assert found.numbers[1] == (0 if still else 1)
@@ -313,7 +314,7 @@ def test_accept(outputs):
 
 def test_accept_takes_whole_windows_and_passes_on_what_is_not_a_number():
     x = torch.zeros(2, 6, 7, device=DEVICE)
-    flags = accept.Channels(*torch.ones(2, 7, dtype=torch.bool, device=DEVICE))
+    flags = Channels(*torch.ones(2, 7, dtype=torch.bool, device=DEVICE))
     given = x, x, torch.zeros(2, device=DEVICE), x[:1], flags, -torch.ones(7, device=DEVICE)
     assert accept.accept(*given, window=6, delta=0.0).numbers.tolist() == [6, 0, 0]
     x[1, 2, 3] = float("nan")
