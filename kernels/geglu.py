@@ -156,7 +156,7 @@ def _geglu(
     gate_at = weight + neuron[None, :] * width + k[:, None]
     up_at = gate_at + hidden * width
     scale_at = scale + branch * scale_stride + k
-    gate, up = products(x_at, scale_at, gate_at, up_at, m_in, n_in, k, width, NORM, EPSILON, M, N, K)
+    gate, up = products(x_at, scale_at, gate_at, up_at, m_in, n_in, k, width, NORM, EPSILON, M, N, K)  # pyright: ignore
     if BIAS:
         bias_at = bias + branch * bias_stride + neuron
         gate += tl.load(bias_at, mask=n_in, other=0.0)[None, :]

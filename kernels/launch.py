@@ -81,7 +81,7 @@ def run(kernel: Any, grid: Grid, tiles: Tiles, *arguments: Any, **constants: Any
         if len(tiles) > 1 and not knobs.runtime.interpret:
             tuned(kernel, tiles, tuple(constants))[grid](*arguments, **constants)
         else:
-            tile = tiles[0]
+            tile = next(iter(tiles))
             given = {**constants, **tile.constants()}
             kernel[grid](*arguments, **given, num_warps=tile.warps, num_stages=tile.stages)
 
