@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from ..kernels.decision import Decision, decide
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -192,12 +194,22 @@ DENSE = Ops()
 
 
 class Stages(NamedTuple):
-    """The four stages of the full path, as callables with the signatures of :class:`FlowModel`."""
+    """How a round runs: the four stages of the full path, with the signatures of :class:`FlowModel`, and what is next
+    to them.
+
+    Attributes:
+        encode: See :class:`FlowModel`.
+        prefill: Likewise.
+        condition: Likewise.
+        step: Likewise.
+        decide: Judges a draft: see :func:`replan.kernels.decision.decide`.
+    """  # noqa: D205
 
     encode: Callable[[Inputs], Prefix]
     prefill: Callable[[Prefix, Ops], Any]
     condition: Callable[[Any, Inputs], Any]
     step: Callable[[Tensor, Any, Any, Ops], Tensor]
+    decide: Callable[..., Decision] = decide
 
 
 class FlowModel(nn.Module):

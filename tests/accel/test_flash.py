@@ -10,13 +10,15 @@ import torch
 import torch.nn.functional as F
 from replan import accel
 from replan.accel.flash.draft import Draft, DraftConfig, draft_path, load_draft
-from replan.accel.flash.method import Flash, Verdict, accepted_prefix
+from replan.accel.flash.method import Flash
 from replan.accel.flash.training import draft_loss
 from replan.eval.clock import RouteWithoutLatency, check_routes, parse_latency
+from replan.kernels.decision import Channels, decide
 from replan.policies import checkpoint
 from replan.policies.agent import ChunkAgent
 from replan.policies.checkpoint import CheckpointError
 from replan.policies.model import Prefix
+from verification import verifying
 
 
 def run(policy, observation, spec, steps=31):
@@ -68,7 +70,8 @@ def test_only_the_accepted_prefix_is_executed(flash_policy, observation):
     verdict = verify(flash_policy, rounds[1].call)
     worst = verdict.distance.max(0).values[:10]
     delta = float(worst[:3].max()) + 1e-6  # at least three pass
-    expected = accepted_prefix(verdict.distance[:, :10], delta)
+    close = (verdict.distance[:, :10] <= delta).all(0).tolist()
+    expected = close.index(False) if False in close else 10
     _, rounds, _ = run(flash_policy, observation, f"flash:delta={delta}:gripper=false", steps=11)
     assert rounds[1].accepted == len(rounds[1].actions) == expected >= 3
 
@@ -78,7 +81,7 @@ def verify(policy, call, context=None):
     method.attach(policy)
     with torch.inference_mode():
         method._context = context or policy.model.prefill(call.prefix)
-        return method.verify(call, method.draft(call.prefix, call.inputs.state))
+        return method.verify(call, method.draft(call.prefix, call.inputs.state), method.delta)
 
 
 def test_verification_is_algorithm_1(flash_policy, observation):
@@ -106,17 +109,26 @@ def test_the_dense_chunk_verifies_better_than_a_random_one(flash_policy, observa
     method.attach(flash_policy)
     with torch.inference_mode():
         method._context = call.context
-        dense = method.verify(call, call.chunk).distance
-        shifted = method.verify(call, call.chunk + 1.0).distance
+        dense = method.verify(call, call.chunk, delta=0).distance
+        shifted = method.verify(call, call.chunk + 1.0, delta=0).distance
     assert dense.mean() < shifted.mean()
 
 
 def test_a_prefix_ends_at_the_first_action_that_any_branch_rejects():
-    distance = torch.tensor([[0.1, 0.1, 0.3, 0.1], [0.1, 0.1, 0.1, 0.1]])
-    assert accepted_prefix(distance, 0.2) == 2
-    assert accepted_prefix(distance, 0.05) == 0
-    assert accepted_prefix(distance, 0.3) == 4  # a distance of exactly delta is accepted
-    assert accepted_prefix(distance.flip(0), 0.2) == 2
+    draft, one = torch.zeros(1, 5, 2), torch.tensor([[0.1, 0.1, 0.3, 0.1, 9], [0.1, 0.1, 0.1, 0.1, 9]])
+    points = torch.stack([one, torch.full_like(one, 7)], -1)
+    channels = Channels(torch.tensor([True, False]), torch.tensor([False, False]))
+
+    def accepted(points, delta):
+        still = torch.zeros_like(points), torch.zeros(2)
+        judged = decide(points, *still, draft, channels, torch.zeros(2), window=4, delta=delta)
+        assert torch.equal(judged.distance, points[..., 0]) and judged.numbers[1:].tolist() == pytest.approx([0, 0.3])
+        return judged.numbers[0]
+
+    assert accepted(points, 0.2) == 2
+    assert accepted(points, 0.05) == 0
+    assert accepted(points, float(one[0, 2])) == 4  # a distance of exactly delta is accepted
+    assert accepted(points.flip(0), 0.2) == 2
 
 
 def test_the_state_is_fresh_and_the_context_is_the_last_full_rounds(flash_policy, observation):
@@ -155,9 +167,9 @@ def test_a_fallback_renews_the_context_and_the_age(flash_policy, observation):
         agent.act(turned)
     seen, verify_ = [], method.verify
 
-    def spy(call, chunk):
+    def spy(call, chunk, delta):
         seen.append(method._context)
-        return verify_(call, chunk)
+        return verify_(call, chunk, delta)
 
     method.verify = spy
     agent.act(turned)
@@ -177,7 +189,7 @@ def test_the_verified_steps_are_those_that_would_be_executed(flash_policy, obser
         if wrong is not None:
             distance[1, wrong] = 0.16
         chunk = torch.zeros(2, 16, 7)
-        method.verify = lambda call, draft, distance=distance, chunk=chunk: Verdict(distance, chunk)
+        verifying(method, distance, chunk)
         agent.act(observation)
         assert agent.round.route == ("fallback" if wrong == 0 else "flash")
         assert len(agent.round.actions) == executed_actions
@@ -194,7 +206,7 @@ def test_the_distance_of_a_step_is_that_steps(flash_policy, observation):
         stages = call.stages  # a velocity that leads from any point to zero
         call.stages = stages._replace(step=lambda x, times, context, ops: x / torch.tensor(times)[:, None, None])
         try:
-            return method.verify(call, chunk)
+            return method.verify(call, chunk, method.delta)
         finally:
             call.stages = stages
 
@@ -275,7 +287,7 @@ def gripper_method(policy, observation, draft_gripper, branch_gripper):
     endpoints = torch.zeros(2, 16, 7)
     endpoints[0, :, 6] = torch.tensor(draft_gripper)
     endpoints[1, :, 6] = torch.tensor(branch_gripper)
-    method.verify = lambda call, chunk: Verdict(torch.zeros(2, 16), endpoints)
+    verifying(method, torch.zeros(2, 16), endpoints)
     return agent
 
 
@@ -311,10 +323,14 @@ def test_what_is_verified_changes_the_cost_and_no_action(flash_policy, observati
             drafts[-1][:, 5:, 6] *= (-1) ** len(drafts)
             return drafts[-1]
 
-        def verify(call, chunk):
-            verdict = verify_(call, chunk)
-            verdict.endpoints[..., 6] = chunk[..., 6]
-            return verdict
+        def verify(call, chunk, delta):
+            judged = verify_(call, chunk, delta)
+            judged.endpoints[..., 6] = chunk[..., 6]
+            verifying(method, judged.distance, judged.endpoints)
+            try:
+                return method.verify(call, chunk, delta)
+            finally:
+                method.verify = verify
 
         method.draft, method.verify = draft, verify
         agent.reset(4)
@@ -328,7 +344,7 @@ def test_what_is_verified_changes_the_cost_and_no_action(flash_policy, observati
 def test_a_switch_in_the_draft_alone_goes_to_the_full_path(flash_policy, observation):
     """The draft is what would be executed, so that it counts although no branch agrees with it."""
     agent = gripper_method(flash_policy, observation, [-1.0] * 5 + [1.0] * 11, [-1.0] * 16)
-    agent.methods.all[0].verify = lambda call, chunk: Verdict(torch.zeros(2, 16), -torch.ones(2, 16, 7))
+    verifying(agent.methods.all[0], torch.zeros(2, 16), -torch.ones(2, 16, 7))
     executed(agent, flash_policy, [-1.0])
     agent.act(observation)
     assert agent.round.route == "fallback" and agent.counters()["gripper_fallbacks"] == 1
@@ -402,7 +418,7 @@ def test_either_of_two_grippers_sends_the_round_to_the_full_path(flash_policy, o
     closed = torch.zeros(1, 16, 7)
     closed[..., 5], closed[..., 6] = -1, 1
     method.draft = lambda prefix, state: closed
-    method.verify = lambda call, chunk: Verdict(torch.zeros(2, 16), closed.expand(2, -1, -1))
+    verifying(method, torch.zeros(2, 16), closed.expand(2, -1, -1))
     executed(agent, two_armed, last)
     agent.act(observation)
     assert agent.round.route == ("fallback" if falls_back else "flash")
