@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from .model import Ops
 from .neurons import NeuronFFN
+from .norms import rms_norm
 
 Rope = tuple[Tensor, Tensor]
 """Cosine and sine [T, 1, head_dim / 2] of the rotary angles."""
@@ -28,7 +29,7 @@ class ScaledRMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalises the last dimension."""
-        return F.rms_norm(x.float(), (x.shape[-1],), None, 1e-6).to(x.dtype) * self.weight
+        return rms_norm(x).to(x.dtype) * self.weight
 
 
 class Attention(nn.Module):
