@@ -172,6 +172,7 @@ def x_vla(real: bool, depth: int, folder: Path) -> Pair:
             n_action_steps=1,
         )
     )
+    model.action_space.postprocess = lambda actions: actions  # gripper channels stay logits, as in ours
     generator = torch.Generator().manual_seed(0)
     make_xvla.randomise(model, generator)
     weights = {f"model.{name}": x for name, x in model.state_dict().items()}
