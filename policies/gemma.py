@@ -233,9 +233,7 @@ def rotary(positions: Tensor, head_dim: int, dtype: torch.dtype, base: float = 1
     return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
 
 
-def rope_table(
-    positions: Tensor, head_dim: int, dtype: torch.dtype, base: float = 10_000.0
-) -> tuple[Tensor, Tensor]:
+def rope_table(positions: Tensor, head_dim: int, dtype: torch.dtype, base: float = 10_000.0) -> tuple[Tensor, Tensor]:
     """Returns cosine and sine [B, T, 1, head_dim / 2] of rotary angles; the default base is Gemma's."""
     frequency = base ** (-torch.arange(head_dim // 2, device=positions.device, dtype=torch.float32) * 2 / head_dim)
     angle = positions[..., None].float() * frequency

@@ -262,7 +262,7 @@ def behind(context: KVContext, rows: int) -> Tensor:
 
 
 def columns(context: KVContext, rows: int) -> Tensor | None:
-    """Returns [B, 1, S + T] bool what new rows behind a context see: it and each other; None where nothing is masked."""
+    """Returns [B, 1, S + T] bool what new rows behind a context see: it and each other; None if nothing is masked."""
     return None if context.mask is None else F.pad(context.mask, (0, rows), value=True)[:, None, :]
 
 

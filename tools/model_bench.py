@@ -18,7 +18,7 @@ import contextlib
 import functools
 import sys
 import tempfile
-import time
+import time  # noqa: TID251 (measures processor time)
 import types
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -40,7 +40,6 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "golden"))
 SIDE = 1536  # of the matrices whose product rates the machine
-Watched = "dict[str, tuple[Any, str]]"
 
 
 class Pair(NamedTuple):
@@ -368,7 +367,8 @@ def main() -> None:
                 pair = paligemma(given.family, *arguments, masked, Path(name))
             else:
                 pair = (x_vla if given.family == "x_vla" else wam)(*arguments, Path(name))
-        print(f"{given.family}, {sizes}{', 2 of 3 views, 17 of 48 tokens' if masked else ''}: ours, public, public/ours")
+        seen = ", 2 of 3 views, 17 of 48 tokens" if masked else ""
+        print(f"{given.family}, {sizes}{seen}: ours, public, public/ours")
         print(compare(pair, given.rounds), flush=True)
 
 

@@ -30,7 +30,10 @@ def test_steps_that_write_into_the_rooms_of_a_context_equal_steps_that_concatena
     for time in (1.0, 0.5, 1.0):  # the first again, after another one has written
         assert torch.equal(model.step(x, time, context), model.step(x, time, plain))
     assert all(torch.equal(a, b) for a, b in zip(kept, (*context.keys, *context.values), strict=True))
-    assert all(torch.equal(k[:, : context.keys[0].shape[1]], own) for (k, _), own in zip(context.room, context.keys))
+    assert all(
+        torch.equal(k[:, : context.keys[0].shape[1]], own)
+        for (k, _), own in zip(context.room, context.keys, strict=True)
+    )
 
 
 @torch.inference_mode()
