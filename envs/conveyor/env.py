@@ -11,7 +11,7 @@ from . import task as rules
 from .cell import ArmEnv
 from .expert import GRASPS, SEVERAL_GRASPS, plan
 from .physics import BINS, ConveyorPhysics, model_xml
-from .suite import TASKS
+from .suite import EITHER_TASKS, TASKS
 
 
 class ConveyorSorting(ArmEnv[rules.Draw, ConveyorPhysics]):
@@ -27,6 +27,7 @@ class ConveyorSorting(ArmEnv[rules.Draw, ConveyorPhysics]):
     world frame, gripper (-1 open, +1 closed). The reward is 1 on success and 0 before.
 
     Args:
+        either: The instruction names no bin, and both are right (the ``either`` variant).
         distractor: The other object travels on the belt too, and objects have several valid grasps (the ``hard``
             variant).
         speed: Belt speed in m/min; None samples it from 6 to 15 with the cell.
@@ -48,11 +49,13 @@ class ConveyorSorting(ArmEnv[rules.Draw, ConveyorPhysics]):
     def __init__(
         self,
         distractor: bool = False,
+        either: bool = False,
         speed: float | None = None,
         image_size: int = 64,
         render_mode: str | None = None,
     ) -> None:
-        super().__init__(TASKS, speed=speed, image_size=image_size, render_mode=render_mode)
+        tasks = EITHER_TASKS if flag("either", either) else TASKS
+        super().__init__(tasks, speed=speed, image_size=image_size, render_mode=render_mode)
         self.distractor = flag("distractor", distractor)
 
     def _begin(self, task: str, init_state: int, seed: int) -> dict[str, Any]:
@@ -61,7 +64,8 @@ class ConveyorSorting(ArmEnv[rules.Draw, ConveyorPhysics]):
         )
         objects = tuple(sorted(start.poses))
         self._physics = ConveyorPhysics(objects, start.speed / 60, start.tool, start.tool_yaw, start.poses)
-        return self._manifest(model_xml(objects), rules.TIME_LIMIT_NS, rules.SUCCESS_RULE)
+        rule = rules.SUCCESS_RULE_EITHER if start.bin == rules.EITHER else rules.SUCCESS_RULE
+        return self._manifest(model_xml(objects), rules.TIME_LIMIT_NS, rule)
 
     def _outcome(self) -> str | None:
         return rules.outcome(self._physics, self._start, self.time_ns)
@@ -74,4 +78,5 @@ class ConveyorSorting(ArmEnv[rules.Draw, ConveyorPhysics]):
         self._require_start()
         start = self._start
         grasps = (SEVERAL_GRASPS if self.distractor else GRASPS)[start.target]
-        return plan(self._view(start.target, BINS[start.bin], grasps), horizon)
+        place = BINS[rules.bin_of_the_expert(self._physics.tool_position, start)]
+        return plan(self._view(start.target, place, grasps), horizon)
