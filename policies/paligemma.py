@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,9 @@ from .checkpoint import check_sizes
 from .gemma import GemmaLayer, ModulatedLayer, Rope, choose, finish, rotary
 from .model import Inputs, KVContext, Ops, Prefix, widen
 from .siglip import SigLIP, Stem, tokens_per_image
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _STEM = ("width", "kernel", "stride")
 _MOST = {
@@ -209,7 +212,7 @@ class Ready(KVContext):
     columns: Tensor | None = field(kw_only=True)
     room: tuple[tuple[Tensor, Tensor], ...] = field(kw_only=True)
 
-    def expand(self, branches: int) -> Ready:
+    def expand(self, branches: int) -> Self:
         """Returns the context repeated ``branches`` times, branch-major; free of copies where B is 1."""
         cos, sin = self.rope
         return replace(
