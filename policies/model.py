@@ -141,7 +141,7 @@ class KVContext:
     position: Tensor
     mask: Tensor | None = None
 
-    def expand(self, branches: int) -> KVContext:
+    def expand(self, branches: int) -> Self:
         """Returns the context repeated ``branches`` times, branch-major; free of copies where B is 1."""
         return replace(
             self,

@@ -462,7 +462,7 @@ def test_the_draft_masks_padding_and_lets_queries_see_everything(flash_policy):
 
 def test_the_draft_equals_a_whole_block_that_computes_every_row(flash_policy):
     """The reference computes all rows of [prefix | state | queries] under the blockwise mask and reads the queries."""
-    from replan.policies.gemma import rope_table
+    from replan.policies.gemma import rotary
 
     draft = load_draft(draft_path(flash_policy.path), flash_policy.files)
     generator = torch.Generator().manual_seed(0)
@@ -471,7 +471,7 @@ def test_the_draft_equals_a_whole_block_that_computes_every_row(flash_policy):
         x = torch.cat([embeddings, draft.state_in(state)[:, None], draft.queries[None]], 1)
         sees = torch.ones(1, 37, 37, dtype=torch.bool)
         sees[:, :21, 21:] = False
-        rope = rope_table(torch.arange(37)[None], 32, torch.float32)
+        rope = rotary(torch.arange(37)[None], 32, torch.float32)
         x = draft.layer.attend(x, *draft.layer.project(x, rope), sees)
         x = x + draft.layer.ffn(draft.layer.ffn_norm(x))
         # Gemma's norm, written out: the weight is added to one.
