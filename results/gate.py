@@ -120,31 +120,33 @@ class _Compared(NamedTuple):
     group: Group
     reference: Group
     pairs: Pairs
+    dense: Pairs | None  # with dense of the same run; None where there is none
     times: dict[str, Ratio | None]  # how many times longer a round of a route, or an action, took; None: not known
 
 
 def _to_dense(gathered: list[Group]) -> Iterable[_Compared]:
     for group in gathered:
-        members = [each for each in gathered if each.condition == group.condition]
-        baseline = baseline_of(group, members, allow_mixed=False)
+        baseline = _own_baseline(group, gathered)
         if group.method == BASELINE:
             continue
         if baseline is None:
             raise NothingToCompare(f"{group.label} has no {BASELINE} on its cells; add dense to --method")
         pairs = pair(group, baseline)
-        yield _Compared(_subject(group), group, baseline, pairs, {**_against_dense(group, baseline, pairs)})
+        yield _Compared(_subject(group), group, baseline, pairs, pairs, {**_against_dense(group, baseline, pairs)})
 
 
 def _to_older(now: list[Group], before: list[Group]) -> Iterable[_Compared]:
     for old, new in matched(before, now):
         if old.world[0] != new.world[0] or not old.code or not new.code:
             raise CodeMismatch(new, old)
-        pairs = pair(new, old)
-        times: dict[str, Ratio | None] = {}
-        if new.method != BASELINE:
-            own, older = (_own_ratios(group, gathered) for group, gathered in ((new, now), (old, before)))
-            times = {name: _quotient(own[name], older[name]) if name in older else None for name in own}
-        yield _Compared(_subject(new), new, old, pairs, times)
+        baselines = [_own_baseline(group, gathered) for group, gathered in ((new, now), (old, before))]
+        own, older = (
+            _against_dense(group, baseline, pair(group, baseline)) if baseline else {}
+            for group, baseline in zip((new, old), baselines, strict=True)
+        )
+        times = {name: _quotient(own[name], older[name]) if name in older else None for name in own}
+        dense = pair(new, baselines[0]) if baselines[0] else None
+        yield _Compared(_subject(new), new, old, pair(new, old), dense, times)
 
 
 def _unmatched(now: list[Group], before: list[Group]) -> list[Check]:
@@ -166,10 +168,8 @@ def _subject(group: Group) -> str:
     return ", ".join([group.suite, group.policy, group.clock, group.latency, *settings, group.label])
 
 
-def _own_ratios(group: Group, gathered: list[Group]) -> dict[str, Ratio]:
-    members = [each for each in gathered if each.condition == group.condition]
-    baseline = baseline_of(group, members, allow_mixed=False)
-    return _against_dense(group, baseline, pair(group, baseline)) if baseline else {}
+def _own_baseline(group: Group, gathered: list[Group]) -> Group | None:
+    return baseline_of(group, [each for each in gathered if each.condition == group.condition], allow_mixed=False)
 
 
 def _against_dense(group: Group, baseline: Group, pairs: Pairs) -> dict[str, Ratio]:
@@ -240,9 +240,8 @@ def _checks(compared: _Compared, limits: Limits, alpha: float, planned: int) -> 
     )
     if group.errors:
         yield check("errors", Outcome.INSUFFICIENT, f"{len(group.errors)} episodes could not be measured")
-    for name, share in activity(group).items():
-        outcome = Outcome.PASS if share >= ACTIVE_SHARE else Outcome.FAIL
-        yield check("counters", outcome, f"{name} moved in {100 * share:.3g} % of the episodes")
+    for outcome, text in _acted(group, compared.dense):
+        yield check("counters", outcome, text)
     if limits.slower is not None and group.method != BASELINE:
         if not compared.times:
             text = "no cells on which one start of a run measured both the method and dense"
@@ -251,6 +250,23 @@ def _checks(compared: _Compared, limits: Limits, alpha: float, planned: int) -> 
             yield check(name, *_latency(ratio, limits.slower))
     if limits.error is not None:
         yield check("action error", *_error(group, limits.error))
+
+
+def _acted(group: Group, dense: Pairs | None) -> Iterable[tuple[Outcome, str]]:
+    """By its counters; a method that declares none must at least come out otherwise than dense."""
+    moved = activity(group)
+    for name, share in moved.items():
+        outcome = Outcome.PASS if share >= ACTIVE_SHARE else Outcome.FAIL
+        yield outcome, f"{name} moved in {100 * share:.3g} % of the episodes"
+    if moved or group.method == BASELINE or not group.done:
+        return
+    both = dense.done if dense else []
+    differ = sum(row.trajectory_hash != base.trajectory_hash for row, base in both)
+    text = f"it declares no activity_counters, and {differ} of {len(both)} episodes differ from {BASELINE}'s"
+    if both and differ >= ACTIVE_SHARE * len(both):
+        yield Outcome.PASS, text
+    else:
+        yield Outcome.INSUFFICIENT, f"{text}: nothing shows that it acted; declare a counter that moves when it does"
 
 
 def _success(found: Paired, limits: Limits, alpha: float) -> tuple[Outcome, str]:
