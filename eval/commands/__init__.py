@@ -71,6 +71,48 @@ class FiniteRange(click.FloatRange):
         return number
 
 
+class Percent(click.ParamType):
+    """A share that users write in percent, or in points of success: ``3`` and ``3%`` are 0.03.
+
+    Below 1 the sign is needed: 0.03 may be meant as a share.
+
+    Args:
+        below: The first number that is too much.
+    """
+
+    name = "percent"
+
+    def __init__(self, below: float = 100) -> None:
+        self._below = below
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Reads a number."""
+        text = str(value).strip()
+        try:
+            number = float(text.removesuffix("%"))
+        except ValueError:
+            number = math.nan
+        if not 0 < number < self._below:
+            self.fail(f"{value!r} is no percentage above 0 and below {self._below:g}; write 3 or 3%", param, ctx)
+        if number < 1 and not text.endswith("%"):
+            self.fail(
+                f"{value!r} may be meant as a share; write {100 * number:g} for {100 * number:g} %, or {number:g}%",
+                param,
+                ctx,
+            )
+        return number / 100
+
+
+margin_option = click.option(
+    "--margin",
+    type=Percent(),
+    metavar="POINTS",
+    default="3",
+    show_default=True,
+    help="Loss of success that is tolerated.",
+)
+
+
 class CommandFailed(Exception):
     """A command ran, and its result is a failure: a suite that does not work, an installation that stopped.
 

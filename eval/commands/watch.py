@@ -6,13 +6,12 @@ from typing import Any
 
 import click
 
-from . import json_option, show
-from .gate import share
+from . import json_option, margin_option, show
 
 
 @click.command()
 @click.argument("directory", metavar="RUN")
-@click.option("--margin", default="3", callback=share, show_default=True, help="Loss of success tolerated, in points.")
+@margin_option
 @click.option("--block", type=click.IntRange(min=1), default=20, show_default=True, help="Cells between two looks.")
 @json_option
 def watch(directory: str, margin: float, block: int) -> dict[str, Any]:
