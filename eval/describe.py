@@ -46,7 +46,12 @@ def describe(spec: Spec, registry: Registry) -> Described:
     methods = {(policy, method): registry.method(method, policy) for policy in policies for method in spec.method}
     return Described(
         {
-            name: PolicyInfo(_read(info.files), info.marks, info.trained_on, info.code)
+            name: replace(
+                info,
+                files=_read(info.files),
+                incompatibilities=PolicyInfo.incompatibilities,
+                unreadable=PolicyInfo.unreadable,
+            )
             for name, info in policies.items()
         },
         {both: replace(info, files=_read(info.files)) for both, info in methods.items()},

@@ -40,9 +40,12 @@ MANY = 10_000  # episodes that take a moment to be listed, and hours to be playe
 @click.option("--workers", type=int, help="Worker processes.  [1]")
 @click.option("--timeout", type=float, metavar="SECONDS", help="Time after which an episode counts as hung.  [300]")
 @click.option("--out", metavar="DIR", help="Run directory. An interrupted run is resumed by the same command.")
+@click.option("--quiet", "-q", is_flag=True, help="Say nothing on stderr but faults and errors.")
 @json_option
 @click.pass_obj
-def evaluate_command(arguments: list[str], file: str | None, settings: tuple[str, ...], **flags: Any) -> dict[str, Any]:
+def evaluate_command(
+    arguments: list[str], file: str | None, settings: tuple[str, ...], quiet: bool, **flags: Any
+) -> dict[str, Any]:
     """Run methods on the same episodes and compare them."""
     from ...results import leaderboard, tables
     from ...results.marks import RANK
@@ -59,10 +62,11 @@ def evaluate_command(arguments: list[str], file: str | None, settings: tuple[str
     if settings:
         plain["set"] = {**table_of_settings(plain.get("set", {})), **_pairs(settings)}
     spec = make_spec(plain, registry.suites())
-    if spec.size > MANY:
+    if spec.size > MANY and not quiet:
         click.echo(f"planning {spec.size} episodes; at a second each they take {spec.size / 3600:.0f} hours", err=True)
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")  # noqa: TID251
-    tally = evaluate(spec, registry, command=shlex.join(["replan", *arguments]), started=started)
+    command = shlex.join(["replan", *arguments])
+    tally = evaluate(spec, registry, command=command, started=started, progress=not quiet)
     with Store.open(spec.out) as store:
         if not tally.episodes:
             raise CommandFailed(f"no episode could be measured:\n{error_lines([store])}")
