@@ -334,6 +334,17 @@ class Registry:
             first_observations=firsts,
         )
 
+    def method_of(self, policy: str) -> str:
+        """Returns the method that a policy runs with where the user names none: that of its server, or none.
+
+        Raises:
+            ValueError: There is no such policy.
+        """
+        from ..policies.seams import Method
+
+        other = self._other(policy)
+        return other.method_of() if other else Method.name
+
     def code(self, suite: str, policy: str, method: str) -> dict[str, str]:
         """Returns digests of the source code that decides an episode: of ``suite``, ``policy`` and ``method``.
 

@@ -15,6 +15,7 @@ from scipy.special import stdtrit
 
 from . import stats
 from .compare import NothingToCompare, matched
+from .escaping import counted
 from .groups import BASELINE, Group, groups
 from .inference import clopper_pearson
 from .marks import ACTIVE_SHARE, activity
@@ -220,13 +221,13 @@ def _checks(compared: _Compared, limits: Limits, alpha: float, planned: int) -> 
         yield check("cells", Outcome.NOT_COMPARABLE, "no cell is shared with what it is compared with")
         return
     if copied := sum(row == base for row, base in pairs.done):
-        text = f"{copied} episodes are the older run's, to the nanosecond: a copy shows nothing; measure again"
+        text = f"{counted(copied, 'episode')} of the older run, to the nanosecond: a copy shows nothing; measure again"
         yield check("cells", Outcome.NOT_COMPARABLE, text)
     if len(group.cells) < planned:
-        text = f"{len(group.cells)} cells were played of {planned} that the run has; resume it"
+        text = f"{len(group.cells)} of {counted(planned, 'cell')} were played that the run has; resume it"
         yield check("cells", Outcome.INSUFFICIENT, text)
     if len(pairs.done) < max(len(group.done), len(compared.reference.done)):
-        text = f"{len(pairs.done)} cells are shared of {len(group.done)} and {len(compared.reference.done)}"
+        text = f"shared cells: {len(pairs.done)} of {len(group.done)} and {len(compared.reference.done)}"
         yield check("cells", Outcome.INSUFFICIENT, f"{text}: a run that was stopped early may have been stopped for it")
     if limits.retention is None:
         yield check("success", *_success(found, limits, alpha))
@@ -236,10 +237,10 @@ def _checks(compared: _Compared, limits: Limits, alpha: float, planned: int) -> 
     yield check(
         "failures",
         Outcome.FAIL if failed else Outcome.PASS,
-        f"{failed} episodes ended by an exception, a time-out or an invalid action of the method alone",
+        f"{counted(failed, 'episode')} ended by an exception, a time-out or an invalid action of the method alone",
     )
     if group.errors:
-        yield check("errors", Outcome.INSUFFICIENT, f"{len(group.errors)} episodes could not be measured")
+        yield check("errors", Outcome.INSUFFICIENT, f"{counted(len(group.errors), 'episode')} could not be measured")
     for outcome, text in _acted(group, compared.dense):
         yield check("counters", outcome, text)
     if limits.slower is not None and group.method != BASELINE:
@@ -270,7 +271,7 @@ def _acted(group: Group, dense: Pairs | None) -> Iterable[tuple[Outcome, str]]:
 
 
 def _success(found: Paired, limits: Limits, alpha: float) -> tuple[Outcome, str]:
-    counts = f"{found.lost} lost and {found.gained} gained of {found.n} cells"
+    counts = f"{found.lost} lost and {found.gained} gained of {counted(found.n, 'cell')}"
     points = f"{100 * limits.margin:g} points"
     p_loss = p_value(found.lost, found.gained, found.n, limits.margin)
     if p_loss <= alpha:
@@ -303,7 +304,7 @@ def _error(group: Group, most: float) -> tuple[Outcome, str]:
     errors = [[r.action_error for r in row.rounds if r.action_error is not None] for row in group.done.values()]
     means = np.array([np.mean(each) for each in errors if each])
     if means.size < stats.FEWEST_CELLS:
-        return Outcome.INSUFFICIENT, f"{means.size} episodes have a measured action error"
+        return Outcome.INSUFFICIENT, f"{counted(means.size, 'episode')} with a measured action error: too few"
     half = stdtrit(means.size - 1, 1 - ALPHA) * means.std(ddof=1) / np.sqrt(means.size)
     text = f"the mean action error of an episode is {means.mean():.3g} ± {half:.2g}, and {most:g} is allowed"
     if means.mean() + half <= most:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from ...results.escaping import counted
 from . import json_option, margin_option, show
 
 
@@ -36,7 +37,7 @@ def watch(directory: str, margin: float, block: int) -> dict[str, Any]:
     for each in found:
         where = ", ".join([each.suite, *(f"{name} {value}" for name, value in each.settings.items()), each.method])
         show(
-            f"{where}: {each.wealth.verdict} after {each.n} cells ({each.lost} lost, {each.gained} "
+            f"{where}: {each.wealth.verdict} after {counted(each.n, 'cell')} ({each.lost} lost, {each.gained} "
             f"gained; evidence {each.wealth.against_loss:.3g} and {each.wealth.against_none:.3g}, of {each.enough:g})"
         )
     return {"watch": [each._asdict() | {"wealth": each.wealth._asdict()} for each in found], "margin": margin}

@@ -184,6 +184,14 @@ class RemotePolicy:
             incompatibilities=lambda observations, _: _lacking(convention, observations),
         )
 
+    def method_of(self) -> str:
+        """Returns the method that the server runs.
+
+        Raises:
+            Unreachable: The server does not answer.
+        """
+        return _method(self._server().about)
+
     def method(self, spec: str) -> MethodInfo:
         """Describes what the server runs: a method acts there, not here.
 
@@ -192,9 +200,9 @@ class RemotePolicy:
             Unreachable: The server does not answer.
         """
         about = self._server().about
-        runs = about.get("method", ALONE)
+        runs = _method(about)
         if spec != runs:
-            raise BadInput(f"the server {self._address.url} runs {str(runs)[:80]!r}; write --method {str(runs)[:80]}")
+            raise BadInput(f"the server {self._address.url} runs {runs!r}; write --method {runs}")
         return MethodInfo(
             activity_counters=tuple(_texts(about.get("activity_counters"))),
             routes=tuple(_texts(about.get("routes"))) or MethodInfo().routes,
@@ -307,6 +315,10 @@ def _took(answer: Mapping[Any, Any]) -> int | None:
 def _ns(ms: Any) -> int | None:
     usable = isinstance(ms, (int, float)) and not isinstance(ms, bool) and math.isfinite(ms) and 0 <= ms < 1e9
     return int(ms * 1e6) if usable else None
+
+
+def _method(about: Mapping[str, Any]) -> str:
+    return str(about.get("method", ALONE))[:80]
 
 
 def _marks(about: Mapping[str, Any]) -> list[Mark]:
