@@ -26,6 +26,11 @@ mixed_option = click.option(
 json_option = click.option("--json", is_flag=True, expose_value=False, help="End stdout with one line of JSON.")
 
 
+rows_option = click.option(
+    "--rows", "episode_rows", is_flag=True, help="With --json: also a record per episode, as `replan export` has it."
+)
+
+
 def named(context: click.Context, option: click.Parameter, value: str) -> str:
     """Refuses an empty name of a folder, which would be the one that the command runs in."""
     if not value.strip():

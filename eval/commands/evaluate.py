@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..spec import CLOCKS, DEVICES, DTYPES, BadInput, make_spec, read_toml, table_of_settings
-from . import CommandFailed, error_lines, json_option, show
+from . import CommandFailed, error_lines, json_option, rows_option, show
 from .policy import published_options, with_options
 
 MANY = 10_000  # episodes that take a moment to be listed, and hours to be played
@@ -40,14 +40,16 @@ MANY = 10_000  # episodes that take a moment to be listed, and hours to be playe
 @click.option("--workers", type=int, help="Worker processes.  [1]")
 @click.option("--timeout", type=float, metavar="SECONDS", help="Time after which an episode counts as hung.  [300]")
 @click.option("--out", metavar="DIR", help="Run directory. An interrupted run is resumed by the same command.")
+@rows_option
 @click.option("--quiet", "-q", is_flag=True, help="Say nothing on stderr but faults and errors.")
 @json_option
 @click.pass_obj
 def evaluate_command(
-    arguments: list[str], file: str | None, settings: tuple[str, ...], quiet: bool, **flags: Any
+    arguments: list[str], file: str | None, settings: tuple[str, ...], episode_rows: bool, quiet: bool, **flags: Any
 ) -> dict[str, Any]:
     """Run methods on the same episodes and compare them."""
     from ...results import leaderboard, tables
+    from ...results.export import episode_records
     from ...results.marks import RANK
     from ...results.store import Store
     from ..evaluate import evaluate
@@ -71,8 +73,9 @@ def evaluate_command(
         if not tally.episodes:
             raise CommandFailed(f"no episode could be measured:\n{error_lines([store])}")
         rows = leaderboard.board([store])
+        each = {"rows": leaderboard.to_json(episode_records([(spec.out, store)]))} if episode_rows else {}
     show(tables.text(rows))
-    return {"out": spec.out, **tally._asdict(), "board": leaderboard.to_json(rows), "rank_rule": RANK}
+    return {"out": spec.out, **tally._asdict(), "board": leaderboard.to_json(rows), "rank_rule": RANK, **each}
 
 
 def _pairs(settings: tuple[str, ...]) -> dict[str, str]:

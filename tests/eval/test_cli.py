@@ -69,8 +69,13 @@ def test_eval_prints_the_table_then_one_line_of_json(replan, tmp_path):
         assert store.run.suite_marks == {"belt": (Mark("a fake", "a fake"),)}
         assert (store.run.spec["dtype"], store.run.spec["device"] != "auto") == ("float32", True)
 
-    code, out, _ = replan("board", tmp_path, "--json")
-    assert (code, last_line(out)["board"]) == (0, told["board"])
+    code, out, _ = replan("board", tmp_path, "--json", "--rows")
+    assert (code, last_line(out)["board"]) == (0, told["board"]) and "rows" not in told
+    rows = last_line(out)["rows"]
+    assert sorted((row["run"], row["method"], row["outcome"]) for row in rows) == [
+        (str(tmp_path), method, "success") for method in ("dense", "draft") for _ in range(3)
+    ]
+    assert rows[0]["steps"] > 0 and "rounds" not in rows[0]
     code, out, _ = replan("board", tmp_path, "--markdown")
     assert code == 0
     assert "| method" in out
