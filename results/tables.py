@@ -237,7 +237,8 @@ def _method_cells(row: Row, drafts: bool, latency: bool) -> list[str]:
         cells.append(f"{_ratio(row.speed_up.action, 'action')}\n{_ratio(row.speed_up.round, 'round')}")
     else:
         cells.append("1" if row.method == BASELINE else "n/a" if row.paired else "–")
-    cells.append(number(row.action_error.mean, ".2g"))
+    error = row.action_error
+    cells.append(_lines(number(error.mean, ".2g"), f"n {error.n}" if error.n else ""))
     if drafts:
         rate, length = percent(row.acceptance.rate, digits=0), row.acceptance.length
         cells.append(_lines(rate, "" if math.isnan(length) else f"mean {length:.1f}"))
@@ -405,6 +406,8 @@ def _narrow(suite: SuiteTables) -> Table:
     headings = {"n": "n\nrounds", "round ms": "ms per\nround", "speed-up": "speed\nup"}
     columns = [column for column in table.columns if column not in LEFT_OUT]
     notes = ["Lower lines: 95 % intervals, rounds per episode, p90 of a round (above it p50). Speed-up: per action"]
+    if any(each.startswith("n ") for line in lines for each in line["action\nerror"].split("\n")):
+        notes[0] += ". Action error: from n rounds"
     if suite.acceptance:
         first = suite.acceptance.columns.index("drafts")
         each = [f"{' '.join(line[:first])} {line[first + 1]} ({line[first + 2]})" for line in suite.acceptance.cells]

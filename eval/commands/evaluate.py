@@ -27,6 +27,9 @@ MANY = 10_000  # episodes that take a moment to be listed, and hours to be playe
 @click.option("--episodes", type=int, help="Episodes per suite, combination of settings and method.  [50]")
 @click.option("--seed", type=int, help="Seed of the cells.  [0]")
 @click.option(
+    "--compared", type=int, metavar="N", help="Compare one round in N with dense, for the action error; 0: none.  [5]"
+)
+@click.option(
     "--set", "settings", multiple=True, metavar="NAME=VALUE[,VALUE]...", help="Fix a setting of the suite: speed=10,15."
 )
 @click.option("--clock", metavar="|".join(CLOCKS), help="Whether the environment waits for the policy.  [sync]")

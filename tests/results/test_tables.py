@@ -255,3 +255,14 @@ def test_long_paths_are_cut_to_the_file_where_the_names_stay_different(written, 
 
 def test_one_is_no_plural():
     assert [counted(number, "round") for number in (0, 1, 2)] == ["0 rounds", "1 round", "2 rounds"]
+
+
+def test_an_action_error_says_of_how_many_rounds_it_is(written, make):
+    rounds = (make.round(0, action_error=0.03), make.round(1))
+    flash = [make.episode("flash", number, rounds=rounds) for number in range(9)]
+    found = board([written(*(make.episode("dense", number) for number in range(9)), *flash)])
+    (suite,) = tables(found)
+    errors = {line[0]: line[suite.methods.columns.index("action\nerror")] for line in suite.methods.cells}
+    assert errors == {"dense": "–", "flash": "0.03\nn 9"} and "Action error: from n rounds" in " ".join(
+        text(found).split()
+    )
