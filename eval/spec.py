@@ -65,8 +65,8 @@ class Spec:
         method: Methods as written, such as ``flash:delta=0.1``; all of them run on the same cells.
         episodes: Episodes for each suite, each combination of settings and each method.
         seed: Seed of the cells.
-        compared: One round in about so many of each method is compared with dense, which costs a dense round outside of
-            all durations, for the action error; 0 for none.
+        compared: On average one round in this many of each method is compared with dense, which costs a dense round
+            outside of all durations, for the action error; 0 for none.
         set: Suite settings to fix, each to one or several values; the combinations are run side by side.
         clock: ``sync`` (the environment waits for the policy) or ``realtime`` (it does not).
         latency: Latency source; see :func:`replan.eval.clock.parse_latency`.
