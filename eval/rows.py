@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..envs.world import action_array
-from ..results.schema import EpisodeRow, RoundRow
+from ..results.schema import INVALID_ACTION, EpisodeRow, RoundRow
 from .journal import Entry
 
 if TYPE_CHECKING:
@@ -203,6 +203,11 @@ def text_of(error: BaseException) -> str:
     except Exception:
         text = f"{type(error).__name__}, whose text cannot be read"
     return text[:LONGEST_TEXT].encode("utf-8", "backslashreplace").decode()
+
+
+def is_fault(row: EpisodeRow) -> bool:
+    """Whether an exception, a loss or a time-out ended the episode."""
+    return row.status == "error" or (row.failure is not None and row.outcome != INVALID_ACTION)
 
 
 def route_of(round: Round) -> str:

@@ -47,7 +47,6 @@ WARMUP_SEEDS = 4  # seeds tried until every route of the method has been taken: 
 WARMUP_ACTS = 1000  # within which an agent has to make a round
 REPLAYS = 2  # times that an episode is played again because a route was cold in it
 NAMED = 3  # changes that a message names
-COMPARED = 5  # one round in this many is compared with the dense policy: dense_error costs a dense round each time
 
 
 class AgentError(Exception):
@@ -334,7 +333,7 @@ class Worker:
         The latency and the actions executed from it are filled in later.
         """
         index, route = len(played.rounds), self._declared(job.policy, job.method, round)
-        compared = job.method != BASELINE and _is_compared(job.cell.key, index)
+        compared = job.method != BASELINE and _is_compared(job.cell.key, index, self._spec.compared)
         action_error = float(agent.dense_error()) if compared else math.nan
         row = RoundRow(
             index=index,
@@ -459,9 +458,9 @@ def hash_observation(observation: Mapping[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def _is_compared(cell: str, index: int) -> bool:
+def _is_compared(cell: str, index: int, one_in: int) -> bool:
     """Whether the round is compared with the dense policy: the same rounds for all methods, at irregular intervals.
 
     With every fifth round, a method that refreshes itself with a period of five would always be compared at its best.
     """
-    return int(address([cell, index])[:8], 16) % COMPARED == 0
+    return one_in > 0 and int(address([cell, index])[:8], 16) % one_in == 0
