@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("replan", "gymnasium", "numpy", "torch", "triton")  # that can change a result of any suite
 # Fields of a specification that cannot change what an episode is, and names whose meaning is in the run's identity.
-FREE_ON_RESUME = ("out", "timeout", "workers", "policy", "latency")
+FREE_ON_RESUME = ("out", "timeout", "workers", "keep_actions", "policy", "latency")
 NO_ACCELERATOR = "CPU"  # what hardware() says of a machine without one
 
 

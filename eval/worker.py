@@ -259,6 +259,7 @@ class Worker:
                 before_ns = int(world.time_ns)
                 observation, _, terminated, truncated, info = env.step(action)
                 played.steps, played.sim_ns = played.steps + 1, int(world.time_ns)
+                played.actions += action.tobytes()
                 trajectory.update(action.tobytes() + _state(world))
                 over, success = bool(terminated or truncated), bool(entry_of(info, "success"))
                 outcome = str(info.get("outcome", ""))

@@ -59,6 +59,6 @@ def _flat(fields: Record) -> Record:
     for key, value in fields.items():
         if isinstance(value, dict):
             flat |= {f"{key}.{name}": each for name, each in value.items()}
-        elif key != "rounds":
+        elif key not in ("rounds", "actions"):
             flat[key] = value
     return flat

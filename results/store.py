@@ -20,11 +20,11 @@ from typing import Any, get_args, get_origin, get_type_hints
 from ..files import is_wrong_path
 from .checks import check_addresses, check_row
 from .schema import EpisodeRow, Mark, RoundRow, Run, RunIdentity
-from .upgrades import UPGRADES
+from .upgrades import ACTIONS, UPGRADES
 
 FILE = "episodes.db"
 APPLICATION_ID = 0x7265_706C  # "repl": marks the file as ours (PRAGMA application_id)
-VERSION = 5
+VERSION = 6
 
 # STRICT, because SQLite would otherwise keep a NumPy integer as a blob without a word.
 SCHEMA = """
@@ -82,9 +82,9 @@ CREATE TABLE rounds (             -- see schema.RoundRow
     extra TEXT NOT NULL,          -- JSON
     PRIMARY KEY (episode, "index")
 ) STRICT, WITHOUT ROWID;
-"""
+""" + ACTIONS
 
-EPISODE_COLUMNS = [f.name for f in fields(EpisodeRow) if f.name != "rounds"]
+EPISODE_COLUMNS = [f.name for f in fields(EpisodeRow) if f.name not in ("rounds", "actions")]
 ROUND_COLUMNS = [f.name for f in fields(RoundRow)]
 JSON_COLUMNS = {
     name: hint
@@ -268,9 +268,23 @@ class Store:
                     _insert("rounds", ["episode", *ROUND_COLUMNS]),
                     ((row.key, *_values(each, ROUND_COLUMNS)) for each in row.rounds),
                 )
+                if row.actions:
+                    self._connection.execute(_insert("actions", ["episode", "actions"]), (row.key, row.actions))
             except REFUSALS as why:
                 message = f"{row.method} on cell {row.cell}: {why}; give plain, finite Python values"
                 raise InvalidEpisode(message) from why
+
+    def actions(self, key: str) -> bytes:
+        """Returns the executed actions of an episode; empty where they were not kept.
+
+        They are in the type of the environment's action space, one after another.
+
+        Args:
+            key: Content address of the episode.
+        """
+        with _readable(self.path):
+            found = self._connection.execute("SELECT actions FROM actions WHERE episode = ?", (key,)).fetchone()
+        return found[0] if found else b""
 
     def episodes(self) -> list[EpisodeRow]:
         """All episodes with their rounds, in an order that does not depend on who measured them when.
@@ -407,7 +421,7 @@ def _upgrade(connection: sqlite3.Connection) -> None:
 
 def _check_columns(connection: sqlite3.Connection) -> None:
     """Raises ValueError unless the tables have the columns of this version: SQLite reads a missing one as its name."""
-    for table, columns in (("episodes", EPISODE_COLUMNS), ("rounds", ["episode", *ROUND_COLUMNS])):
+    for table, columns in (("episodes", EPISODE_COLUMNS), ("rounds", ["episode", *ROUND_COLUMNS]), ("actions", ["episode", "actions"])):
         found = {name for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))}
         if found != set(columns):
             wrong = ", ".join(sorted(found ^ set(columns)))

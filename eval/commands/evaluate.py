@@ -39,6 +39,11 @@ MANY = 10_000  # episodes that take a moment to be listed, and hours to be playe
 @click.option("--device", metavar="|".join(DEVICES), help="Where the policy runs; auto: CUDA if there is one.  [auto]")
 @click.option("--workers", type=int, help="Worker processes.  [1]")
 @click.option("--timeout", type=float, metavar="SECONDS", help="Time after which an episode counts as hung.  [300]")
+@click.option(
+    "--keep-actions/--no-keep-actions",
+    default=None,
+    help="Whether to store the actions, which `replan video` shows again.  [keep]",
+)
 @click.option("--out", metavar="DIR", help="Run directory. An interrupted run is resumed by the same command.")
 @json_option
 @click.pass_obj
