@@ -29,14 +29,12 @@ class Shown:
         video: File name of the video; None where there is none.
         parted: Where the actions part, in words; empty without a video.
         reason: Why there is no video; empty where there is one, or where it was not asked for.
-        unlike: Whether an episode did not come out as stored.
     """
 
     flipped: Flipped
     video: str | None = None
     parted: str = ""
     reason: str = ""
-    unlike: bool = False
 
 
 def show_flips(flips: Flips, store: Store, registry: Registry, out: str | Path, limit: int) -> list[Shown]:
@@ -69,7 +67,7 @@ def _show(flipped: Flipped, store: Store, registry: Registry, out: Path) -> Show
     try:
         courses = [follow(row, store, registry) for row in flipped]
     except (NoActions, NotTheSame) as error:
-        return Shown(flipped, reason=str(error), unlike=isinstance(error, NotTheSame))
+        return Shown(flipped, reason=str(error))
     name = f"{flipped.row.task}-{flipped.row.init_state}-{flipped.row.cell[:8]}.mp4"
     write_video(out / name, courses, registry)
     return Shown(flipped, name, _parted(*courses))

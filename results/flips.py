@@ -57,6 +57,11 @@ class Pattern:
         """All of them."""
         return self.lost + self.gained + self.both + self.neither
 
+    @property
+    def label(self) -> str:
+        """Suite, task and settings."""
+        return ", ".join([f"{self.suite} {self.task}", *(f"{name} {value}" for name, value in self.settings.items())])
+
 
 @dataclass(frozen=True)
 class Flips:
@@ -77,7 +82,9 @@ class Flips:
     @property
     def sentence(self) -> str:
         """What happened, in one sentence."""
-        lost, gained, cells = (sum(getattr(each, name) for each in self.patterns) for name in ("lost", "gained", "cells"))
+        lost, gained, cells = (
+            sum(getattr(each, name) for each in self.patterns) for name in ("lost", "gained", "cells")
+        )
         return (
             f"{_cells(lost)} that {self.against} solved and {self.method} lost, "
             f"{_cells(gained)} that {self.method} solved and {self.against} lost, of {cells}"

@@ -27,7 +27,8 @@ APPLICATION_ID = 0x7265_706C  # "repl": marks the file as ours (PRAGMA applicati
 VERSION = 6
 
 # STRICT, because SQLite would otherwise keep a NumPy integer as a blob without a word.
-SCHEMA = """
+SCHEMA = (
+    """
 CREATE TABLE runs (               -- the first row started the directory, later rows resumed it
     id INTEGER PRIMARY KEY,
     run TEXT NOT NULL             -- JSON, see schema.Run
@@ -82,7 +83,9 @@ CREATE TABLE rounds (             -- see schema.RoundRow
     extra TEXT NOT NULL,          -- JSON
     PRIMARY KEY (episode, "index")
 ) STRICT, WITHOUT ROWID;
-""" + ACTIONS
+"""
+    + ACTIONS
+)
 
 EPISODE_COLUMNS = [f.name for f in fields(EpisodeRow) if f.name not in ("rounds", "actions")]
 ROUND_COLUMNS = [f.name for f in fields(RoundRow)]
@@ -421,7 +424,11 @@ def _upgrade(connection: sqlite3.Connection) -> None:
 
 def _check_columns(connection: sqlite3.Connection) -> None:
     """Raises ValueError unless the tables have the columns of this version: SQLite reads a missing one as its name."""
-    for table, columns in (("episodes", EPISODE_COLUMNS), ("rounds", ["episode", *ROUND_COLUMNS]), ("actions", ["episode", "actions"])):
+    for table, columns in (
+        ("episodes", EPISODE_COLUMNS),
+        ("rounds", ["episode", *ROUND_COLUMNS]),
+        ("actions", ["episode", "actions"]),
+    ):
         found = {name for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))}
         if found != set(columns):
             wrong = ", ".join(sorted(found ^ set(columns)))

@@ -16,7 +16,9 @@ from . import CommandFailed, check_output, json_option, named, show
 @click.argument("directory", metavar="RUN")
 @click.option("--method", required=True, metavar="METHOD", help="Method of the run.")
 @click.option("--against", default=BASELINE, metavar="METHOD", show_default=True, help="What it is compared with.")
-@click.option("--out", metavar="DIR", callback=named, default="flips", show_default=True, help="Gets videos and a page.")
+@click.option(
+    "--out", metavar="DIR", callback=named, default="flips", show_default=True, help="Gets videos and a page."
+)
 @click.option("--limit", type=click.IntRange(min=0), default=20, show_default=True, help="Most videos; losses first.")
 @json_option
 def flips(directory: str, method: str, against: str, out: str, limit: int) -> dict[str, Any]:
@@ -44,8 +46,9 @@ def flips(directory: str, method: str, against: str, out: str, limit: int) -> di
         show(tabulate(_table(comparison), headers="keys"))
         show(comparison.sentence)
         shown = show_flips(comparison, store, Registry(), out, limit)
-    videos, refused = [each.video for each in shown if each.video], [each for each in shown if each.reason]
-    show(f"wrote {page} and {len(videos)} videos" + f"; {len(shown) - len(videos)} cells without one" * (videos != shown))
+    videos = [each.video for each in shown if each.video]
+    refused = [each.reason for each in shown if each.reason]
+    show(f"wrote {page}; {len(videos)} of {len(shown)} flips have a video")
     result = {
         "page": str(page),
         "sentence": comparison.sentence,
@@ -62,14 +65,14 @@ def flips(directory: str, method: str, against: str, out: str, limit: int) -> di
         ],
     }
     if refused:
-        raise CommandFailed(f"{len(refused)} flips have no video; the first: {refused[0].reason}", result)
+        raise CommandFailed(f"{len(refused)} of the flips cannot be shown; the first: {refused[0]}", result)
     return result
 
 
 def _table(comparison: Any) -> list[dict[str, Any]]:
     return [
         {
-            "task": " ".join([each.suite, each.task, *(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in each.settings.items())]),
+            "task": each.label,
             "cells": each.cells,
             f"{comparison.against} alone": each.lost,
             f"{comparison.method} alone": each.gained,
