@@ -38,6 +38,7 @@ EPISODE = tuple(
         "eval.cells",
         "eval.clock",
         "eval.rows",
+        "eval.whatif",
         "eval.worker",
         "policies.snapshot",
         "results.addresses",
