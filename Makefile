@@ -3,6 +3,8 @@ PYTEST_ARGS ?=
 # Processes that share the test files. A test may start two workers of its own, so more than the cores gains nothing.
 TEST_WORKERS ?= 2
 FUZZ_ARGS ?=
+# Specifications that `make reference` runs.
+REFERENCE ?= results/reference/*/*.toml
 
 # One thread a process: parallel workers must not compete for cores, and results must not depend on how many there are.
 export OMP_NUM_THREADS ?= 1
@@ -24,12 +26,19 @@ demo: setup  ## The main job: four methods on the same conveyor episodes, a tabl
 	    --episodes $(DEMO_EPISODES) --seed 0 --workers 2 --out runs/demo
 	.venv/bin/replan board runs/demo --html runs/demo/leaderboard.html
 
-reference: setup-suites  ## Measure again what results/reference holds: success against belt speed, and all suites on one page
-	for spec in results/reference/*/*.toml; do \
+reference: setup-suites libraries  ## Measure again what results/reference holds (some days; REFERENCE=... measures a part)
+	for spec in $(REFERENCE); do \
 	    .venv/bin/replan eval --spec $$spec --workers 2 --out $${spec%.toml} || exit; done
-	.venv/bin/replan board results/reference/belt_speed/*/ --html results/reference/belt_speed.html \
-	    --title "Success against belt speed and latency"
-	.venv/bin/replan board results/reference/suites/*/ --html results/reference/suites.html --title "Four suites"
+	for page in "belt_speed:Success against belt speed and latency" "suites:Four suites" \
+	    "methods:Every method" "flash:FLASH, its ablations and its adaptive verifier"; do \
+	    runs=results/reference/$${page%%:*}; ls $$runs/*/episodes.db > /dev/null 2>&1 || continue; \
+	    .venv/bin/replan board $$runs/*/ --html $$runs.html --title "$${page#*:}" || exit; done
+
+libraries: setup-suites  ## Build the libraries of executions that rmuscle and nirvana read, where they are missing
+	for suite in conveyor:pi0-tiny conveyor-hard:pi0-tiny-hard libero_object:pi0-tiny-libero-object \
+	    libero_spatial:pi0-tiny-libero-spatial; do \
+	    test -f policies/checkpoints/$${suite#*:}.library/index.sqlite || \
+	    .venv/bin/replan library build --suite $${suite%:*} || exit; done
 
 test: setup  ## Run the tests (PYTEST_ARGS="-m 'not slow'" leaves the long ones out)
 	.venv/bin/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
@@ -54,4 +63,4 @@ kernels: setup  ## Compile the GPU kernels for five architectures (no GPU needed
 lock: setup  ## Resolve the newest allowed releases into requirements.lock and the suites' locks
 	tools/lock.sh
 
-.PHONY: help setup setup-suites demo reference test fuzz check kernels lock mutation
+.PHONY: help setup setup-suites demo reference libraries test fuzz check kernels lock mutation

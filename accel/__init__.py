@@ -31,6 +31,7 @@ from .nirvana import Nirvana
 from .probe_flow import ProbeFlow
 from .rmuscle.action_cache import ActionCache
 from .rmuscle.context_cache import ContextCache
+from .rmuscle.loop_cache import LoopCache
 from .rmuscle.method import RMuscle
 from .stale_prefix import StalePrefix
 from .tome import ToMe
@@ -66,6 +67,7 @@ BUILT_IN: dict[str, type[Method]] = {
         ToMe,
         ContextCache,
         ActionCache,
+        LoopCache,
         RMuscle,
         Nirvana,
     )

@@ -61,7 +61,7 @@ class Compile(Method):
         """Compiled ones. The model's own methods stay as they are."""
         # What depends on the values of masks is read once per round, and is no reason to warn.
         logging.getLogger("torch._dynamo.variables.tensor").setLevel(logging.ERROR)
-        encode, prefill, condition, step = map(self._compiled, model.stages())
+        encode, prefill, condition, step = map(self._compiled, model.stages()[:4])
         times: dict[float, Tensor] = {}  # as tensors: a graph would be compiled for every number
         length_varies = _LengthVaries()
 

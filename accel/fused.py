@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from ..kernels import attention, geglu, project, qkv
 from ..kernels.launch import FEW
 from ..kernels.norm import EPSILON, FoldedNorm
-from ..policies.gemma import GeGLU, Parts, Rope
+from ..policies.gemma import GeGLU, Parts, Rope, rope_table
 from ..policies.model import DENSE, KVContext, Ops, Prefix
 from ..policies.modulated import Times
 from ..policies.neurons import NeuronFFN
-from ..policies.paligemma import place
+from ..policies.paligemma import behind
 
 _TABLES = 64
 """Flow times whose tables are kept, as :class:`~replan.policies.modulated.Modulated` keeps its own."""
@@ -53,7 +53,7 @@ class Fused:
         if ops is not DENSE:
             return self._model.step(x, time, context, _WithKernels(ops, self))
         hidden, stack, leave = self._model.enter(x, time)
-        rope, _ = place(hidden, context, self._model.config.head_dim)
+        rope = rope_table(behind(context, hidden.shape[1]), self._model.config.head_dim, hidden.dtype)
         for number, layer in enumerate(stack):
             hidden = self._layer(layer.parts(), hidden, rope, context, number, keep=not isinstance(time, Tensor))
         self.layers += len(stack)

@@ -230,7 +230,7 @@ def write(
         for number, instruction in enumerate(dict.fromkeys(each.instruction for each in episodes)):
             mine = [each for each in episodes if each.instruction == instruction]
             path, start = folder / f"pack-{number:03}.safetensors", 0
-            write_tensors(path, _stacked([entry for each in mine for entry in each.entries]))
+            write_tensors(path, stacked([entry for each in mine for entry in each.entries]))
             index.execute("INSERT INTO packs VALUES (?, ?, ?, ?)", (number, instruction, path.name, file_hash(path)))
             for each in mine:
                 row = (number, start, len(each.entries), each.first_observation)
@@ -240,7 +240,12 @@ def write(
     part.replace(folder / INDEX)
 
 
-def _stacked(entries: Sequence[Entry]) -> dict[str, Tensor]:
+def stacked(entries: Sequence[Entry]) -> dict[str, Tensor]:
+    """Returns rounds as a pack has them, with a row each.
+
+    Raises:
+        RuntimeError: They have different shapes: a camera went missing.
+    """
     columns: dict[str, list[Tensor]] = {field.name: [] for field in fields(Inputs)}
     for entry in entries:
         for name, column in columns.items():
@@ -259,6 +264,13 @@ def _to_bytes(images: Tensor) -> Tensor:
     images = images.float()
     stored = (images.add(1).mul(127.5)).round().clamp(0, 255).to(torch.uint8)
     return stored if torch.equal(_from_bytes(stored), images) else images
+
+
+def join_images(first: Tensor, second: Tensor) -> Tensor:
+    """Returns the images of rounds one after the other, as bytes where both are."""
+    if first.dtype != second.dtype:
+        first, second = _from_bytes(first), _from_bytes(second)
+    return torch.cat([first, second])
 
 
 def _from_bytes(images: Tensor) -> Tensor:

@@ -107,7 +107,8 @@ class Nirvana(Method):
 
     def counters(self) -> dict[str, float]:
         """Steps that were taken over, rounds by what the retrieval found, and prepared references."""
-        return {"steps_given": self._steps, **self.retrieval.rounds}
+        found = {f"nirvana_{name}": count for name, count in self.retrieval.rounds.items()}  # rmuscle counts them too
+        return {"steps_given": self._steps, **found}
 
     def _prepare(self, pack: Pack, row: int) -> Tensor:
         """Returns the noisy chunk [1, H, A] of a round of the library after its given steps."""

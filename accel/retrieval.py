@@ -6,7 +6,7 @@ What a method needs of a round of the library is not stored but prepared again, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..policies.policy import Policy
 from ..policies.round import FULL, Call
+from .admission import Admission, Admitted
 from .library import INDEX, Library, Pack, library_path, query_of
 
 CACHED, FALLBACK = "cached", "fallback"
@@ -76,9 +77,11 @@ class Retrieval(Generic[T]):
         limits: See there.
         prepare: Makes of a row of a pack what the method needs of it.
         size: Its bytes.
+        admit: Most successful episodes that join the library while it is used.
 
     Attributes:
-        library: After ``attach``.
+        library: After ``open``.
+        admission: Likewise: what joined it.
         route: Of the last round: ``cached`` with a reference; ``fallback`` in an episode that goes on densely, or for
             an instruction without executions; ``full`` where no reference was ready.
         row: The reference's row.
@@ -86,11 +89,14 @@ class Retrieval(Generic[T]):
         retrieved: How often each row was.
         window: Candidates of the episode; None where its instruction has no executions.
         prepared: Candidates that are ready.
-        rounds: Rounds by route, and ``rebuilt``.
+        rounds: Rounds by what was found (``cached_rounds``, ``fallback_rounds``, and ``unprepared_rounds``, in which no
+            reference was ready), and ``rebuilt``.
     """
 
-    def __init__(self, limits: Limits, prepare: Callable[[Pack, int], T], size: Callable[[T], int]) -> None:
-        self._limits, self._prepare, self._size = limits, prepare, size
+    def __init__(
+        self, limits: Limits, prepare: Callable[[Pack, int], T], size: Callable[[T], int], admit: int = 0
+    ) -> None:
+        self._limits, self._prepare, self._size, self._admit = limits, prepare, size, admit
         self._loaded: tuple[str, Pack | None] = ("", None)
         self._initial: dict[str, dict[int, T]] = {}  # by instruction: first rounds, prepared once
         self.begin()
@@ -103,13 +109,14 @@ class Retrieval(Generic[T]):
         """
         self._policy, self.library = policy, Library(self._limits.folder(policy.path))
         self.library.require(policy.files)
+        self.admission = Admission(self.library, self._admit)
         return self.library
 
     @torch.inference_mode()
-    def prepare_beginnings(self) -> None:
-        """Prepares how the library's episodes begin while the memory lasts."""
+    def prepare_beginnings(self, instructions: Iterable[str] | None = None) -> None:
+        """Prepares how episodes of some instructions begin while the memory lasts; of the library's for None."""
         limits = self._limits
-        for instruction in self.library.instructions:
+        for instruction in self.library.instructions if instructions is None else instructions:
             pack = self.pack(instruction)
             assert pack is not None
             for rows in pack.episodes:
@@ -130,6 +137,18 @@ class Retrieval(Generic[T]):
         self.route, self.row = FULL, -1
         self.reference: T | None = None
 
+    def admit(self, episode: Admitted) -> bool:
+        """Lets an episode join the library, now that it is over; returns whether it stays.
+
+        How the episodes of its instruction begin is prepared anew, in the time between two episodes.
+        """
+        changed = self.admission.add(episode)
+        self.window, self.prepared, self._loaded = None, {}, ("", None)
+        for instruction in changed:
+            self._initial.pop(instruction, None)
+        self.prepare_beginnings(sorted(each for each in changed if self.pack(each) is not None))
+        return episode in self.admission.episodes
+
     def look(self, call: Call) -> None:
         """Retrieves the round's reference.
 
@@ -139,7 +158,7 @@ class Retrieval(Generic[T]):
         self._budget_ns, self.route, self.reference = 0, FULL, None
         with call.stage("retrieve"):
             self._retrieve(call)
-        self.rounds[f"{self.route}_rounds"] += 1
+        self.rounds["unprepared_rounds" if self.route == FULL else f"{self.route}_rounds"] += 1
         call.extra["cache_mb"] = sum(map(self._size, self._resident)) / 1e6
 
     def _retrieve(self, call: Call) -> None:
@@ -192,7 +211,7 @@ class Retrieval(Generic[T]):
     def pack(self, instruction: str) -> Pack | None:
         """Returns the executions of an instruction; those that were requested last are kept."""
         if self._loaded[0] != instruction or self._loaded[1] is None:
-            self._loaded = (instruction, self.library.pack(instruction))
+            self._loaded = (instruction, self.admission.pack(instruction))
         return self._loaded[1]
 
     @property

@@ -86,7 +86,7 @@ def pixels(model: FlowModel, call: Call) -> Tensor:
 
 
 class FirstStep(Ops):
-    """The attention that each visual token receives from the actions at the first denoising step.
+    """The attention that each visual token receives from the actions at the first denoising step that is computed.
 
     Args:
         layers: Leading layers to read; None is all of them.
@@ -101,11 +101,11 @@ class FirstStep(Ops):
 
     def start(self, call: Call) -> None:
         """Notes which keys are visual."""
-        self._visual = call.prefix.visual
+        self._visual, self._watched = call.prefix.visual, False
 
     def at(self, step: int) -> None:
-        """Watches step 0."""
-        self._watching = step == 0
+        """Watches the first step, which is not step 0 where another method gives that one's prediction."""
+        self._watching, self._watched = not self._watched, True
         if self._watching:
             self.mass = None
 

@@ -47,11 +47,12 @@ class Triton(Method):
             raise ValueError(f"'triton' needs a CUDA device, and the policy is on {policy.model.device}: --device cuda")
 
     def stages(self, model: FlowModel, prefill_ops: Ops, step_ops: Ops) -> Stages:
-        """Replaces prefill and step."""
+        """Replaces prefill and step, and how a draft is judged."""
+        from ..kernels.accept import accept
         from .fused import Fused
 
         self._fused = Fused(model)
-        return model.stages()._replace(prefill=self._fused.prefill, step=self._fused.step)
+        return model.stages()._replace(prefill=self._fused.prefill, step=self._fused.step, decide=accept)
 
     def begin(self) -> None:
         """Zeroes the counter."""

@@ -10,9 +10,11 @@ from ..results.store import Store
 from . import provenance
 from .cells import Actor, Cell, Job, make_cells, make_jobs
 from .clock import check_routes, parse_latency
+from .describe import Described, describe
 from .rows import Host
 from .runner import run
 from .spec import BadInput, Spec
+from .workers import local_workers
 
 if TYPE_CHECKING:
     from .registry import MethodInfo, PolicyInfo, Registry
@@ -58,19 +60,29 @@ def evaluate(spec: Spec, registry: Registry, *, command: str, started: str, prog
         SuiteUnavailable: A suite lacks something.
         StoreError: The run directory holds another run, or cannot be written.
     """
-    plan = make_plan(spec, registry, command=command, started=started)
-    run(*plan, registry, progress=progress)
+    with local_workers(registry, spec.workers) as workers:
+        plan = make_plan(spec, registry, workers[0].describe(spec), command=command, started=started)
+        run(*plan, registry, workers, progress=progress)
     with Store.open(spec.out) as store:
         measured = len(store.done_keys() & {job.key for job in plan.jobs})
     return Tally(measured, len(plan.jobs) - measured)
 
 
-def make_plan(spec: Spec, registry: Registry, *, command: str, started: str, cells: list[Cell] | None = None) -> Plan:
+def make_plan(
+    spec: Spec,
+    registry: Registry,
+    described: Described | None = None,
+    *,
+    command: str,
+    started: str,
+    cells: list[Cell] | None = None,
+) -> Plan:
     """Checks what can be checked without an environment, and returns what is to be run. Nothing is written.
 
     Args:
         spec: The evaluation.
         registry: Where suites, policies and methods come from.
+        described: What :func:`.describe.describe` says of them in another process; asked here if missing.
         command: Command line, for the record.
         started: ISO 8601 time, for the record.
         cells: The cells; those of the specification if missing.
@@ -79,11 +91,10 @@ def make_plan(spec: Spec, registry: Registry, *, command: str, started: str, cel
         BadInput: Something in the specification does not exist or does not fit.
         SuiteUnavailable: A suite lacks something.
     """
-    hardware = provenance.hardware()
-    spec = replace(spec, device=resolved_device(spec.device, hardware["accelerator"]))
+    policies, methods, accelerator = described or describe(spec, registry)
+    hardware = provenance.hardware(accelerator)
+    spec = replace(spec, device=resolved_device(spec.device, accelerator))
     suites, latency = registry.suites(), parse_latency(spec.latency)
-    policies = {name: registry.policy(name) for name in spec.policy.values()}
-    methods = {(policy, method): registry.method(method, policy) for policy in policies for method in spec.method}
     routes = {method: info.routes for (_, method), info in methods.items()}
     for method, declared in routes.items():
         if len(declared) > MOST_ROUTES:
@@ -103,7 +114,7 @@ def make_plan(spec: Spec, registry: Registry, *, command: str, started: str, cel
     record = provenance.make_run(
         spec, suites, policies, methods, actors, suite_code, latency, hardware, command=command, started=started
     )
-    device = "cpu" if spec.device == "cpu" else hardware["accelerator"]
+    device = "cpu" if spec.device == "cpu" else accelerator
     return Plan(spec, jobs, record, Host(machine_digest(hardware), device))
 
 
@@ -121,7 +132,7 @@ def resolved_device(device: str, accelerator: str) -> str:
 
     Args:
         device: One of :data:`.spec.DEVICES`.
-        accelerator: What :func:`.provenance.hardware` says of this machine's.
+        accelerator: What :func:`.provenance.accelerator` says of this machine's.
 
     Raises:
         BadInput: There is no such device.

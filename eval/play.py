@@ -94,6 +94,8 @@ class Player:
         """Starts an episode; returns its first observation and its seed."""
         world = self._env.unwrapped
         world.cameras_on = True
+        if hasattr(world, "sampled_starts"):  # its standard initial states are for evaluation
+            world.sampled_starts = True
         seed = TRAINING_SEED + (self._seed * _TASKS + self.suite.tasks.index(task)) * EPISODES + number
         state = seed if seed in getattr(world, "recorded_states", ()) else 0
         observation, _ = self._env.reset(seed=seed, options={"task": task, "init_state": state})

@@ -27,7 +27,7 @@ PACKAGES = ("replan", "gymnasium", "numpy", "torch", "triton")  # that can chang
 # Fields of a specification that cannot change what an episode is, and names whose meaning is in the run's identity.
 FREE_ON_RESUME = ("out", "timeout", "workers", "keep_actions", "policy", "latency")
 WHAT_IF = "what-if latency"
-NO_ACCELERATOR = "CPU"  # what hardware() says of a machine without one
+NO_ACCELERATOR = "CPU"  # what accelerator() says of a machine without one
 
 
 def make_run(
@@ -83,6 +83,7 @@ def make_run(
         },
         marks=tuple(_marks(spec, methods.values(), latency, revision)),
         suite_marks={name: tuple(_suite_marks(suites[name], spec, policies)) for name in spec.suite},
+        families={name: policy.family for name, policy in policies.items() if policy.family},
     )
 
 
@@ -169,13 +170,21 @@ def packages() -> dict[str, str]:
     return versions
 
 
-def hardware() -> dict[str, str]:
-    """Returns what can change a result of this machine, in words: processor, accelerator, renderer and so on."""
+def accelerator() -> str:
+    """Returns the name of the CUDA device, or :data:`NO_ACCELERATOR`. Imports torch."""
     import torch
 
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else NO_ACCELERATOR
+
+
+def hardware(accelerator: str) -> dict[str, str]:
+    """Returns what can change a result of this machine, in words: processor, accelerator, renderer and so on.
+
+    Args:
+        accelerator: What :func:`accelerator` says.
+    """
     from ..envs import opengl
 
-    accelerator = torch.cuda.get_device_name() if torch.cuda.is_available() else NO_ACCELERATOR
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "processor": processor(),

@@ -11,6 +11,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..files import joined
 from ..results.schema import Mark
 from . import source
 from .spec import BadInput
@@ -146,14 +147,16 @@ class Files:
 
     Attributes:
         paths: Paths by the name that results use.
+        known: SHA-256 (hex) by name of what is known without a file: it was read elsewhere, or a server says it.
     """
 
     paths: Mapping[str, Path] = field(default_factory=dict)
+    known: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def sha256(self) -> dict[str, str]:
         """SHA-256 (hex) by the same names."""
-        return {name: _file_digest(path) for name, path in self.paths.items()}
+        return {**self.known, **{name: _file_digest(path) for name, path in self.paths.items()}}
 
     @property
     def digests(self) -> tuple[str, ...]:
@@ -163,8 +166,6 @@ class Files:
     @property
     def digest(self) -> str:
         """One digest of all contents: what rows call a policy's weights. Empty where there are no files."""
-        from ..policies.checkpoint import joined
-
         return joined(self.digests)
 
 
@@ -299,7 +300,7 @@ class Registry:
             ValueError: There is no such method or policy.
             BadInput: A file that the method needs for this policy is missing.
         """
-        from ..policies.seams import Seam, naming, needed_files
+        from ..policies.seams import Methods, Seam, naming, needed_files
 
         if other := self._other(policy):
             return other.method(spec)
@@ -320,7 +321,7 @@ class Registry:
         return MethodInfo(
             files=Files(paths),
             activity_counters=tuple(counter for part in parts for counter in part.activity_counters),
-            routes=tuple(dict.fromkeys(route for part in parts for route in part.routes)),
+            routes=Methods(parts).routes,
             reschedules=tuple(part.name for part in parts if part.claims - other_routes),
             ordered=any(part.ordered for part in parts),
             code=source.digest(source.imported(*_modules(*map(type, parts))) - source.imported(*AGENT)),

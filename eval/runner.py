@@ -24,7 +24,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, TimeoutError, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,7 +54,16 @@ ATTEMPTS = 2  # of an episode whose worker died or hung, and of building a worke
 ALIKE = 8  # first episodes of a method; where all fail, at least 69 % of all would (0.05^(1/8), one-sided 95 %)
 
 
-def run(spec: Spec, jobs: Sequence[Job], record: Run, host: Host, registry: Registry, *, progress: bool = True) -> None:
+def run(
+    spec: Spec,
+    jobs: Sequence[Job],
+    record: Run,
+    host: Host,
+    registry: Registry,
+    workers: Sequence[LocalWorker] | None = None,
+    *,
+    progress: bool = True,
+) -> None:
     """Runs the jobs that the run directory does not hold yet.
 
     Args:
@@ -63,6 +72,7 @@ def run(spec: Spec, jobs: Sequence[Job], record: Run, host: Host, registry: Regi
         record: What produces the run; the directory must not hold another one.
         host: This machine.
         registry: Where suites, policies and methods come from.
+        workers: What plays them, and is stopped by the caller; new ones if missing.
         progress: Whether to show a progress bar on stderr.
 
     Raises:
@@ -92,9 +102,13 @@ def run(spec: Spec, jobs: Sequence[Job], record: Run, host: Host, registry: Regi
             if batches or chains:
                 count = sum(map(len, (*batches, *chains)))
                 alike = Alike()
-                with local_workers(spec, registry, host, count) as workers, _bar(jobs, done, progress) as show:
-                    _build(workers, [*batches, *([job] for chain in chains for job in chain)], len(spec.method))
-                    for row in _rows(workers, batches, chains, stored, spec, host):
+                made = local_workers(registry, spec.workers) if workers is None else nullcontext(workers)
+                with made as every, _bar(jobs, done, progress) as show:
+                    used = list(every[:count])
+                    for worker in used:
+                        worker.set_up(spec, host)
+                    _build(used, [*batches, *([job] for chain in chains for job in chain)], len(spec.method))
+                    for row in _rows(used, batches, chains, stored, spec, host):
                         store.add(row)
                         show(row)
                         alike.see(row)
@@ -246,7 +260,7 @@ def _ask_to_build(jobs: dict[LocalWorker, list[Job]], suite: str, methods: int) 
                 lost.append(worker)
                 continue
             if refusal is not None:
-                raise (BadInput if refusal.bad_input else RuntimeError)(refusal.text)
+                raise refusal.error
         for worker in lost:
             worker.restart()
         futures = {worker: worker.build(jobs[worker], limit=limit) for worker in lost}

@@ -25,8 +25,10 @@ from pebble import ProcessExpired, ProcessPool
 
 from ..envs import SuiteUnavailable
 from .claims import claim_core, cores, shared_cores
+from .describe import Described, describe
 from .journal import Entry, Journal, read_journal
 from .rows import Host
+from .spec import BadInput, RunStopped
 from .worker import REPLAYS, Worker
 
 if TYPE_CHECKING:
@@ -41,23 +43,49 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXP
 class LocalWorker:
     """A worker process, replaced by another one on demand.
 
-    It serves one suite at a time: simulators leave memory and graphics contexts behind that disturb others.
+    It serves one suite at a time: simulators leave memory and graphics contexts behind that disturb others. The process
+    starts with the first request.
 
     Args:
-        spec: The evaluation.
         registry: Where suites, policies and methods come from.
-        host: This machine.
         journal: File for the journal of its process.
+        workers: How many there are.
 
     Attributes:
         timeout: Seconds that an episode may take.
     """
 
-    def __init__(self, spec: Spec, registry: Registry, host: Host, journal: Path) -> None:
-        self.timeout, self._setup, self._journal = spec.timeout, (registry, spec, host, journal), journal
-        self._measured = spec.measures_latency
+    timeout: float
+
+    def __init__(self, registry: Registry, journal: Path, workers: int) -> None:
+        self._begin, self._journal = (registry, journal, workers), journal
         self._suite: str | None = None
         self._start()
+
+    def describe(self, spec: Spec) -> Described:
+        """Describes what a specification names, see :func:`.describe.describe`.
+
+        Raises:
+            BadInput: There is no such policy or method.
+            RuntimeError: Code of a policy or method fails in another way.
+            RunStopped: The process does not survive it.
+        """
+        try:
+            described = self._pool.schedule(_describe, args=[spec]).result()
+        except ProcessExpired as error:
+            raise RunStopped(f"{loss(error)} while policies and methods were described") from error
+        if isinstance(described, Refusal):
+            raise described.error
+        return described
+
+    def set_up(self, spec: Spec, host: Host) -> None:
+        """Takes what the following episodes are played for.
+
+        Args:
+            spec: The evaluation, its device resolved.
+            host: This machine.
+        """
+        self._what, self.timeout, self._measured = (spec, host), spec.timeout, spec.measures_latency
 
     def serve(self, suite: str) -> None:
         """Replaces the process if it has served another suite."""
@@ -73,14 +101,15 @@ class LocalWorker:
             limit: How many times the time limit of an episode it may take.
         """
         self._fresh = False
-        return self._pool.schedule(_build, args=[jobs], timeout=self.timeout * limit)
+        return self._pool.schedule(_build, args=[jobs, *self._what], timeout=self.timeout * limit)
 
     def play(self, job: Job) -> Future[EpisodeRow]:
         """Plays one episode."""
         if self._fresh:
-            self._pool.schedule(_prepare, args=[job], timeout=self.timeout * 2)  # to load, and for the first rounds
+            # To load, and for the first rounds.
+            self._pool.schedule(_prepare, args=[job, *self._what], timeout=self.timeout * 2)
             self._fresh = False
-        return self._pool.schedule(_play, args=[job], timeout=self.time_limit)
+        return self._pool.schedule(_play, args=[job, *self._what], timeout=self.time_limit)
 
     @property
     def time_limit(self) -> float:
@@ -104,22 +133,22 @@ class LocalWorker:
     def _start(self) -> None:
         spawn: Any = multiprocessing.get_context("spawn")  # a child of a process with threads must not be forked
         self._fresh = True  # whether it has built nothing yet
-        self._pool = ProcessPool(1, initializer=_begin, initargs=self._setup, context=spawn)
+        self._pool = ProcessPool(1, initializer=_begin, initargs=self._begin, context=spawn)
 
 
 @contextmanager
-def local_workers(spec: Spec, registry: Registry, host: Host, jobs: int) -> Iterator[list[LocalWorker]]:
-    """Starts the worker processes, single-threaded and each on its own core where there are enough."""
+def local_workers(registry: Registry, workers: int) -> Iterator[list[LocalWorker]]:
+    """Yields workers, whose processes are single-threaded and each on its own core where there are enough."""
     before = {name: os.environ.get(name) for name in THREADS}
     os.environ.update(dict.fromkeys(THREADS, "1"))  # before a process starts: read on import of NumPy and torch
     with ExitStack() as stack:
         stack.callback(_restore, before)
         journals = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="replan-")))
-        workers = []
-        for number in range(min(spec.workers, jobs)):
-            workers.append(LocalWorker(spec, registry, host, journals / f"{number}"))
-            stack.callback(workers[-1].stop)
-        yield workers
+        made = []
+        for number in range(workers):
+            made.append(LocalWorker(registry, journals / f"{number}", workers))
+            stack.callback(made[-1].stop)
+        yield made
 
 
 def _restore(variables: dict[str, str | None]) -> None:
@@ -158,30 +187,46 @@ class Refusal:
     bad_input: bool
     text: str
 
+    @property
+    def error(self) -> Exception:
+        """The exception to raise in its place."""
+        return (BadInput if self.bad_input else RuntimeError)(self.text)
 
-_setup: tuple[Registry, Spec, Host, Journal]
+
+_registry: Registry
+_entries: Journal
 _worker: Worker | None = None
 _core: socket.socket | None = None
 
 
-def _begin(registry: Registry, spec: Spec, host: Host, journal: Path) -> None:
-    global _setup, _core
-    if shared_cores(spec.workers) is None and hasattr(os, "sched_setaffinity"):
+def _begin(registry: Registry, journal: Path, workers: int) -> None:
+    global _registry, _entries, _core
+    if shared_cores(workers) is None and hasattr(os, "sched_setaffinity"):
         _core = claim_core(cores())
-    _setup = registry, spec, host, Journal(journal)
+    _registry, _entries = registry, Journal(journal)
 
 
-def _this_worker() -> Worker:
+def _this_worker(spec: Spec, host: Host) -> Worker:
     global _worker
     if _worker is None:
-        _worker = Worker(*_setup)
+        _worker = Worker(_registry, spec, host, _entries)
     return _worker
 
 
-def _build(jobs: list[Job]) -> Refusal | None:
+def _describe(spec: Spec) -> Described | Refusal:
+    """Describes what a specification names; returns why that is not possible, if so."""
+    try:
+        return describe(spec, _registry)
+    except ValueError as error:
+        return Refusal(True, str(error))
+    except BaseException:
+        return Refusal(False, traceback.format_exc())
+
+
+def _build(jobs: list[Job], spec: Spec, host: Host) -> Refusal | None:
     """Builds what the jobs need; returns why that is not possible, if so."""
     try:
-        _this_worker().build(jobs)
+        _this_worker(spec, host).build(jobs)
     except (ValueError, TypeError, SuiteUnavailable) as error:
         return Refusal(True, str(error))
     except BaseException:  # SystemExit and KeyboardInterrupt too: Ctrl-C does not reach a worker
@@ -189,11 +234,11 @@ def _build(jobs: list[Job]) -> Refusal | None:
     return None
 
 
-def _prepare(job: Job) -> None:
+def _prepare(job: Job, spec: Spec, host: Host) -> None:
     """Prepares an episode in a process that took another one's place. What fails will fail again in the episode."""
     with suppress(BaseException):
-        _this_worker().prepare(job)
+        _this_worker(spec, host).prepare(job)
 
 
-def _play(job: Job) -> EpisodeRow:
-    return _this_worker().play(job)
+def _play(job: Job, spec: Spec, host: Host) -> EpisodeRow:
+    return _this_worker(spec, host).play(job)

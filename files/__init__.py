@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all.
+"""Files that appear whole or not at all, and what several of them are known by.
 
 Whatever writes a file of its own goes through here. What the system refuses stays an ``OSError``, which names the file.
 """
@@ -6,7 +6,9 @@ Whatever writes a file of its own goes through here. What the system refuses sta
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 # What the system says about a path that cannot be one, or that is something else; anything else is about the disk.
@@ -27,20 +29,20 @@ def is_wrong_path(error: OSError) -> bool:
     return error.errno in _WRONG_PATH
 
 
-def write_file(path: str | Path, content: str | bytes) -> None:
+def write_file(path: str | Path, content: str | bytes | Iterable[str]) -> None:
     """Writes a file under another name in the same folder, then moves it into place.
 
     Whoever reads it sees the old content or the new one. A link stays a link, and what is written to is its target.
 
     Args:
         path: The file. Its folder must exist.
-        content: Bytes, or text, which is written as UTF-8.
+        content: Bytes, or text, which is written as UTF-8; or pieces of text, of which one at a time is in memory.
 
     Raises:
         OSError: It cannot be written, or is not a regular file; what was there is untouched and nothing else is left.
         UnicodeEncodeError: The text is not valid Unicode.
     """
-    data = content.encode("utf-8") if isinstance(content, str) else content
+    pieces = [content] if isinstance(content, (str, bytes)) else content
     target = Path(os.path.realpath(path))
     part = target.with_name(f".{os.getpid()}.part")
     try:
@@ -48,7 +50,8 @@ def write_file(path: str | Path, content: str | bytes) -> None:
             raise FileExistsError(errno.EEXIST, "it is not a regular file")
         try:
             with part.open("wb") as file:
-                file.write(data)
+                for piece in pieces:
+                    file.write(piece.encode("utf-8") if isinstance(piece, str) else piece)
                 file.flush()
                 os.fsync(file.fileno())
             part.replace(target)
@@ -58,3 +61,9 @@ def write_file(path: str | Path, content: str | bytes) -> None:
     except OSError as error:
         error.filename, error.filename2 = str(path), None  # not the temporary name; a full disk names no file at all
         raise
+
+
+def joined(digests: Iterable[str]) -> str:
+    """Returns one digest for those of files in any order: of one file its own, of none an empty text."""
+    several = sorted(digests)
+    return hashlib.sha256("".join(several).encode()).hexdigest() if len(several) > 1 else "".join(several)

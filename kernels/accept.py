@@ -6,63 +6,13 @@ three numbers once.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from .decision import Channels, Decision
 from .launch import PLAIN, KernelError, require, run
-
-
-class Channels(NamedTuple):
-    """What the channels of an action are.
-
-    Attributes:
-        continuous: [A] bool, those whose distance counts.
-        gripper: [A] bool, those that are open or closed: above 0 is closed.
-    """
-
-    continuous: Tensor
-    gripper: Tensor
-
-
-class Decision(NamedTuple):
-    """The result of a verification.
-
-    Attributes:
-        endpoints: [K, H, A] actions that the branches lead to.
-        distance: [K, H] of the draft to them, RMS over the continuous channels.
-        numbers: [3] float32: the leading actions of the window that every branch accepts; 1 where a gripper of the
-            draft or of an endpoint changes inside the window, else 0; the largest distance inside the window.
-    """
-
-    endpoints: Tensor
-    distance: Tensor
-    numbers: Tensor
-
-
-def reference(
-    x: Tensor,
-    velocity: Tensor,
-    remaining: Tensor,
-    draft: Tensor,
-    channels: Channels,
-    gripper: Tensor,
-    window: int,
-    delta: float,
-) -> Decision:
-    """What :func:`accept` computes, in torch and in the precision of x."""
-    endpoints = x + remaining.to(x.dtype)[:, None, None] * velocity
-    squares = (endpoints - draft).square() * channels.continuous
-    distance = (squares.sum(-1) / channels.continuous.sum()).sqrt()
-    inside = distance[:, :window]
-    accepted = (inside <= delta).all(0).long().cumprod(0).sum()
-    closed = torch.cat([draft, endpoints])[:, :window] > 0
-    switches = ((closed != (gripper > 0)) & channels.gripper).any()
-    numbers = torch.stack([each.float() for each in (accepted, switches, inside.max())])
-    return Decision(endpoints, distance, numbers)
 
 
 def accept(
@@ -71,21 +21,13 @@ def accept(
     remaining: Tensor,
     draft: Tensor,
     channels: Channels,
-    gripper: Tensor,
+    command: Tensor,
     window: int,
     delta: float,
 ) -> Decision:
     """Verifies a draft without waiting for the device.
 
-    Args:
-        x: [K, H, A] float32 points on the way from the noise to the draft.
-        velocity: [K, H, A] float32 predictions there.
-        remaining: [K] float32 flow time that is left at each, with its sign.
-        draft: [1, H, A] float32.
-        channels: What the channels are; at least one is continuous.
-        gripper: [A] float32 the last command; only its gripper channels are read.
-        window: Leading actions that may be executed, 1 to H.
-        delta: Largest distance of an accepted action.
+    Arguments and result are those of :func:`~replan.kernels.decision.decide`. Tensors are float32, channels bool.
 
     Raises:
         KernelError: A tensor does not fit, or the window does not lie in the chunk.
@@ -96,7 +38,7 @@ def accept(
         ("velocity", velocity, (branches, horizon, width)),
         ("remaining", remaining, (branches,)),
         ("draft", draft, (1, horizon, width)),
-        ("gripper", gripper, (width,)),
+        ("command", command, (width,)),
     ):
         require(name, tensor, shape, x, (torch.float32,))
     for name, flags in channels._asdict().items():
@@ -106,14 +48,14 @@ def accept(
     decision = Decision(torch.empty_like(x), x.new_empty(branches, horizon), x.new_empty(3))
     run(
         _accept,
-        (1,),
+        lambda at: (1, 1, 1),
         PLAIN,
         x,
         velocity,
         remaining,
         draft,
         *channels,
-        gripper,
+        command,
         *decision,
         branches,
         horizon,

@@ -13,9 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import COMPUTED, PLAIN, KernelError, Tile, blocks, require, run
+from .launch import COMPUTED, PLAIN, KernelError, Tile, Tiles, blocks, require, run
 
-STEP = Tile(64, 32, 0, warps=8, stages=2, split=16)
+STEP = Tile(64, 32, 0, warps=8, stages=2, split=16), Tile(64, 32, 0, warps=8, stages=1, split=16)
 """64 queries by 32 keys of 256. 64 keys in two stages exceed the 99 KiB of shared memory of sm_89 and sm_120; 32
 queries are too few for the tensor cores of sm_90 and sm_100; with 4 warps sm_80, sm_89 and sm_120 spill registers."""
 
@@ -40,7 +40,7 @@ def attention(
     prefix: tuple[Tensor, Tensor],
     own: tuple[Tensor, Tensor],
     mask: Tensor | None = None,
-    tile: Tile = STEP,
+    tiles: Tiles = STEP,
 ) -> Tensor:
     """Returns what queries make of all keys of the prefix and of their branch, [B, T, heads, head_dim].
 
@@ -49,7 +49,8 @@ def attention(
         prefix: Keys and values [B, S, head_dim]; expanded views are read in place.
         own: Keys and values [B, U, head_dim] of each branch, at least one.
         mask: [B, S] bool, False for keys of the prefix that nobody sees; None where all are seen.
-        tile: Block sizes: rows are queries times heads, columns are keys, ``split`` the parts of the prefix.
+        tiles: Block sizes to choose among: rows are queries times heads, columns are keys, which are equal as parts of
+            a sum are, and ``split`` the parts of the prefix.
 
     Raises:
         KernelError: A tensor does not fit.
@@ -65,7 +66,7 @@ def attention(
         raise KernelError("every query must see a key of its own, and own has none")
     if mask is not None:
         require("mask", mask, (batch, past), q, (torch.bool,), contiguous=False)
-    split = max(1, min(tile.split, blocks(past, tile.n)))  # no part without a key
+    split = max(1, min(tiles[0].split, blocks(past, tiles[0].n)))  # no part without a key
     rows, parts = length * heads, split + 1
     out = torch.empty_like(q)
     if not out.numel():
@@ -75,8 +76,8 @@ def attention(
     width = triton.next_power_of_2(dim)
     run(
         _split,
-        (blocks(rows, tile.m), parts, batch),
-        tile,
+        lambda at: (blocks(rows, at["M"]), parts, batch),
+        tiles,
         q,
         *prefix,
         *own,
@@ -92,13 +93,11 @@ def attention(
         0 if mask is None else mask.stride(0),
         MASK=mask is not None,
         SPLIT=split,
-        M=tile.m,
-        N=tile.n,
         D=width,
     )
     run(
         _combine,
-        (batch * rows,),
+        lambda at: (batch * rows, 1, 1),
         PLAIN,
         sums,
         logs,

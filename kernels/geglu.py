@@ -13,16 +13,20 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import COMPUTED, FEW, INDICES, Tile, blocks, require, run
-from .norm import EPSILON, FoldedNorm, product, scaled
+from .launch import COMPUTED, FEW, INDICES, Tile, Tiles, blocks, require, run
+from .norm import EPSILON, FoldedNorm, product, products
 
-STEP = Tile(64, 32, 128, warps=4, stages=3)
-"""For few rows: 4096 neurons make 128 programs, about one for each multiprocessor of an H200 (132), and each
+STEP = (
+    Tile(64, 32, 128, warps=4, stages=3),
+    Tile(64, 16, 128, warps=4, stages=3),
+    Tile(64, 32, 128, warps=8, stages=3),
+)
+"""For few rows: with 32, 4096 neurons make 128 programs, about one for each multiprocessor of an H200 (132), and each
 has 32 KB of weights in flight: what 33 GB/s and a microsecond of latency ask for."""
-CHOSEN = Tile(64, 16, 128, warps=4, stages=3)
-"""For half of these neurons: 16 wide, so that there are still 128 programs to read with."""
-PREFIX = Tile(128, 64, 32, warps=4, stages=4)
-"""For many rows: 128 x 128 with two accumulators spills registers on sm_89 and sm_120."""
+CHOSEN = Tile(64, 16, 128, warps=4, stages=3), Tile(64, 32, 128, warps=4, stages=3)
+"""For half of these neurons: with 16 there are still 128 programs to read with."""
+PREFIX = Tile(128, 64, 32, warps=4, stages=4), Tile(128, 64, 32, warps=8, stages=4)
+"""For many rows: 128 x 128 with two accumulators spills registers on sm_80, sm_89 and sm_120."""
 
 
 def reference(
@@ -44,7 +48,7 @@ def geglu(
     norm: FoldedNorm | None = None,
     rows: Tensor | None = None,
     neurons: Tensor | None = None,
-    tile: Tile | None = None,
+    tiles: Tiles | None = None,
 ) -> Tensor:
     """Returns the post-gate activation [B, R, K] of rows and neurons of a gated FFN.
 
@@ -54,7 +58,7 @@ def geglu(
         norm: The norm of x in front; None if x is normed.
         rows: [R] int32 or int64 rows of x to compute; None is all. Not checked, since that would wait for the device.
         neurons: [K] int32 or int64 neurons to compute; None is all. Not checked either.
-        tile: Block sizes; None chooses by the number of rows and neurons.
+        tiles: Block sizes to choose among; None goes by the number of rows and neurons.
 
     Raises:
         KernelError: A tensor does not fit.
@@ -72,15 +76,14 @@ def geglu(
     out = x.new_empty(batch, count, neuron_count)
     if not out.numel():
         return out
-    if tile is None:
-        tile = PREFIX if batch * count > FEW else STEP if neurons is None else CHOSEN
-    grid = (blocks(count, tile.m), blocks(neuron_count, tile.n), batch)
+    if tiles is None:
+        tiles = PREFIX if batch * count > FEW else STEP if neurons is None else CHOSEN
     scale, bias = (x, x) if norm is None else (norm.scale, x if norm.bias is None else norm.bias)
     scale_stride, bias_stride = (0, 0) if norm is None else norm.strides()
     run(
         _geglu,
-        grid,
-        tile,
+        lambda at: (blocks(count, at["M"]), blocks(neuron_count, at["N"]), batch),
+        tiles,
         x,
         scale,
         bias,
@@ -100,9 +103,6 @@ def geglu(
         ROWS=rows is not None,
         NEURONS=neurons is not None,
         EPSILON=EPSILON,
-        M=tile.m,
-        N=tile.n,
-        K=tile.k,
     )
     return out
 
@@ -155,21 +155,8 @@ def _geglu(
     x_at = x + (branch * length + row)[:, None] * width + k[None, :]
     gate_at = weight + neuron[None, :] * width + k[:, None]
     up_at = gate_at + hidden * width
-    gate = tl.zeros((M, N), tl.float32)
-    up = tl.zeros((M, N), tl.float32)
-    squares = tl.zeros((M,), tl.float32)
-    for start in range(0, width, K):
-        k_in = start + k < width
-        a = tl.load(x_at + start, mask=m_in[:, None] & k_in[None, :], other=0.0)
-        if NORM:
-            factors = tl.load(scale + branch * scale_stride + start + k, mask=k_in, other=0.0)
-            a, squares = scaled(a, factors, squares)
-        w_in = k_in[:, None] & n_in[None, :]
-        gate = tl.dot(a, tl.load(gate_at + start, mask=w_in, other=0.0), gate, input_precision="ieee")
-        up = tl.dot(a, tl.load(up_at + start, mask=w_in, other=0.0), up, input_precision="ieee")
-    if NORM:
-        r = tl.rsqrt(squares / width + EPSILON)[:, None]
-        gate, up = gate * r, up * r
+    scale_at = scale + branch * scale_stride + k
+    gate, up = products(x_at, scale_at, gate_at, up_at, m_in, n_in, k, width, NORM, EPSILON, M, N, K)  # pyright: ignore
     if BIAS:
         bias_at = bias + branch * bias_stride + neuron
         gate += tl.load(bias_at, mask=n_in, other=0.0)[None, :]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
+import triton
 from torch import Tensor
 from triton import knobs
 
@@ -37,12 +39,23 @@ class Tile(NamedTuple):
     stages: int = 3
     split: int = 1
 
+    def constants(self) -> dict[str, int]:
+        """Returns the compile-time arguments of a kernel, by name."""
+        return {name: size for name, size in (("M", self.m), ("N", self.n), ("K", self.k)) if size}
+
+
+Tiles = tuple[Tile, ...]
+"""Block sizes among which the first launch of a size chooses the fastest on a GPU. Their ``k`` and ``split`` are equal:
+these say in which order a sum is added, so that the choice, which takes a clock, changes no bit of a result."""
 
 FEW = 256
 """Up to so many rows a product waits for the bytes of its weights rather than for arithmetic: an H200 does 184
 operations per byte, an RTX 4090 165."""
-PLAIN = Tile(0, 0, 0)
+PLAIN = (Tile(0, 0, 0),)
 """Of a kernel without blocks to choose: four warps."""
+_MODELS = ("width", "hidden", "inner", "columns", "half", "dim")
+"""Sizes of a kernel's arguments that a model has, for each of which a choice is made. Numbers of rows are not among
+them: prompts differ in length from round to round, and timing again would cost more than it gains."""
 
 
 def blocks(size: int, block: int) -> int:
@@ -55,10 +68,37 @@ def runs_on(device: torch.device) -> bool:
     return device.type == "cuda" or bool(knobs.runtime.interpret)
 
 
-def run(kernel: Any, grid: tuple[int, ...], tile: Tile, *arguments: Any, **constants: Any) -> None:
-    """Launches a kernel on the device of its first argument, a tensor."""
+Grid = Callable[[Mapping[str, int]], tuple[int, ...]]
+"""Numbers of programs, given compile-time arguments, those of the tile among them."""
+
+
+def run(kernel: Any, grid: Grid, tiles: Tiles, *arguments: Any, **constants: Any) -> None:
+    """Launches a kernel on the device of its first argument, a tensor, with the fastest of some tiles.
+
+    It must give the same result when it runs twice, since it does in order to be timed.
+    """
     with torch.cuda.device_of(arguments[0]):
-        kernel[grid](*arguments, **constants, num_warps=tile.warps, num_stages=tile.stages)
+        if len(tiles) > 1 and not knobs.runtime.interpret:
+            tuned(kernel, tiles, tuple(constants))[grid](*arguments, **constants)
+        else:
+            tile = next(iter(tiles))
+            given = {**constants, **tile.constants()}
+            kernel[grid](*arguments, **given, num_warps=tile.warps, num_stages=tile.stages)
+
+
+@cache
+def tuned(kernel: Any, tiles: Tiles, constants: tuple[str, ...]) -> Any:
+    """Returns a kernel that times tiles at its first launch of a size and keeps the times in Triton's cache on disk.
+
+    Args:
+        kernel: The jitted function.
+        tiles: The choices.
+        constants: Names of its other compile-time arguments, for each of which a choice is made too.
+    """
+    choices = [
+        triton.Config(dict[str, Any](tile.constants()), num_warps=tile.warps, num_stages=tile.stages) for tile in tiles
+    ]
+    return triton.autotune(choices, key=[*_MODELS, *constants], cache_results=True)(kernel)
 
 
 def require(

@@ -67,7 +67,52 @@ def product(x: Tensor, weight: Tensor, norm: FoldedNorm | None) -> Tensor:
 
 
 @triton.jit
-def scaled(x, factors, squares):
-    """Returns a tile [M, K] times factors [K], and the sums of squares [M] that it adds to."""
-    wide = x.to(tl.float32)
-    return (wide * factors[None, :]).to(x.dtype), squares + tl.sum(wide * wide, 1)
+def products(
+    x_at,
+    scale_at,
+    a_at,
+    b_at,
+    m_in,
+    n_in,
+    k,
+    width,
+    NORM: tl.constexpr,
+    EPSILON: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+):
+    """Returns the products [M, N] of a normed tile of x with two blocks of weights, which share the loads of x.
+
+    Args:
+        x_at: [M, K] pointers to the first elements of the rows of x.
+        scale_at: [K] pointers to the first factors of the norm.
+        a_at: [K, N] pointers to the first elements of the weights' rows.
+        b_at: Like ``a_at``.
+        m_in: [M] which rows exist.
+        n_in: [N] which columns exist.
+        k: [K] offsets of the pointers from the first element.
+        width: Elements of a row of x.
+        NORM: Whether x is normed here.
+        EPSILON: The norm's.
+        M: Rows.
+        N: Columns.
+        K: Elements per iteration.
+    """
+    a = tl.zeros((M, N), tl.float32)
+    b = tl.zeros((M, N), tl.float32)
+    squares = tl.zeros((M,), tl.float32)
+    for start in range(0, width, K):
+        k_in = start + k < width
+        part = tl.load(x_at + start, mask=m_in[:, None] & k_in[None, :], other=0.0)
+        if NORM:
+            wide = part.to(tl.float32)
+            squares += tl.sum(wide * wide, 1)
+            part = (wide * tl.load(scale_at + start, mask=k_in, other=0.0)[None, :]).to(part.dtype)
+        w_in = k_in[:, None] & n_in[None, :]
+        a = tl.dot(part, tl.load(a_at + start, mask=w_in, other=0.0), a, input_precision="ieee")
+        b = tl.dot(part, tl.load(b_at + start, mask=w_in, other=0.0), b, input_precision="ieee")
+    if NORM:
+        r = tl.rsqrt(squares / width + EPSILON)[:, None]
+        a, b = a * r, b * r
+    return a, b

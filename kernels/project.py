@@ -14,12 +14,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import COMPUTED, FEW, INDICES, KernelError, Tile, blocks, require, run
+from .launch import COMPUTED, FEW, INDICES, KernelError, Tile, Tiles, blocks, require, run
 
-STEP = Tile(64, 64, 64, warps=4, stages=4, split=8)
+STEP = Tile(64, 64, 64, warps=4, stages=4, split=8), Tile(64, 32, 64, warps=4, stages=4, split=8)
 """For few rows: 16 tiles of 64 columns would leave most of an H200's 132 multiprocessors idle, so 8
 programs share the sum of each."""
-PREFIX = Tile(128, 64, 64, warps=8, stages=3)
+PREFIX = Tile(128, 64, 64, warps=8, stages=3), Tile(128, 128, 64, warps=8, stages=3)
 """For many rows, whose tiles are enough programs."""
 
 
@@ -62,13 +62,12 @@ class Scratch(NamedTuple):
     arrived: Tensor
 
     @staticmethod
-    def of(rows: int, columns: int, device: torch.device, tile: Tile | None = None) -> Scratch:
+    def of(rows: int, columns: int, device: torch.device, tiles: Tiles | None = None) -> Scratch:
         """Returns enough for outputs of so many rows and columns."""
-        tile = tile or _tile(rows)
-        tiles = blocks(rows, tile.m) * blocks(columns, tile.n)
+        sums, programs = _needed(rows, columns, tiles or _tiles(rows))
         return Scratch(
-            torch.empty(tile.split * rows * columns, dtype=torch.float32, device=device),
-            torch.zeros(tiles, dtype=torch.int32, device=device),
+            torch.empty(sums, dtype=torch.float32, device=device),
+            torch.zeros(programs, dtype=torch.int32, device=device),
         )
 
 
@@ -82,7 +81,7 @@ def project(
     rows: Tensor | None = None,
     out: Tensor | None = None,
     scratch: Scratch | None = None,
-    tile: Tile | None = None,
+    tiles: Tiles | None = None,
 ) -> Tensor:
     """Returns the product [B, T, N], added to what it changes.
 
@@ -96,12 +95,12 @@ def project(
         residual: [B, T, N] to be added; None is nothing.
         gate: [1 or B, N] factors of all but the residual; None is 1.
         rows: [T] int32 or int64 rows of ``out`` to write, each at most once; None is all. Not checked either.
-        out: [B, R, N] to write into, which may be ``residual`` where ``rows`` is None; None makes one.
+        out: [B, R, N] to write into, which no other argument is; None makes one.
         scratch: Memory of an earlier launch on this stream; None makes its own.
-        tile: Block sizes; None chooses by the number of rows.
+        tiles: Block sizes to choose among; None goes by the number of rows.
 
     Raises:
-        KernelError: A tensor does not fit, or ``rows`` is given without ``out``.
+        KernelError: A tensor does not fit, ``rows`` is given without ``out``, or ``out`` is what is added to it.
     """
     batch, length, inner = h.shape
     total, columns = weight.shape
@@ -125,17 +124,20 @@ def project(
     height = length if rows is None or out is None else out.shape[1]
     out = h.new_empty(batch, length, columns) if out is None else out
     require("out", out, (batch, height, columns), h)
+    added = residual, None if anchor is None else anchor.out
+    if any(each is not None and each.data_ptr() == out.data_ptr() for each in added) and out.numel():
+        raise KernelError("out must not be what is added to it: a launch may run twice, to be timed")
     if not out.numel() or not length:
         return out
-    tile = tile or _tile(batch * length)
-    split = min(tile.split, blocks(inner, tile.k))  # no part without a summand
+    tiles = tiles or _tiles(batch * length)
+    split = min(tiles[0].split, blocks(inner, tiles[0].k))  # no part without a summand
     if split > 1:
-        scratch = scratch or Scratch.of(batch * length, columns, h.device, tile)
-        _check(scratch, batch * length, columns, tile)
+        scratch = scratch or Scratch.of(batch * length, columns, h.device, tiles)
+        _check(scratch, batch * length, columns, tiles)
     run(
         _project,
-        (blocks(batch * length, tile.m), blocks(columns, tile.n), split),
-        tile,
+        lambda at: (blocks(batch * length, at["M"]), blocks(columns, at["N"]), split),
+        tiles,
         h,
         h if anchor is None else anchor.hidden,
         weight,
@@ -161,25 +163,27 @@ def project(
         GATE=gate is not None,
         ROWS=rows is not None,
         SPLIT=split,
-        M=tile.m,
-        N=tile.n,
-        K=tile.k,
     )
     return out
 
 
-def _tile(rows: int) -> Tile:
+def _tiles(rows: int) -> Tiles:
     """Returns the block sizes for a number of rows."""
     return STEP if rows <= FEW else PREFIX
 
 
-def _check(scratch: Scratch, rows: int, columns: int, tile: Tile) -> None:
+def _needed(rows: int, columns: int, tiles: Tiles) -> tuple[int, int]:
+    """Returns how many partial sums, of how many tiles of the output, a launch may have."""
+    return tiles[0].split * rows * columns, max(blocks(rows, tile.m) * blocks(columns, tile.n) for tile in tiles)
+
+
+def _check(scratch: Scratch, rows: int, columns: int, tiles: Tiles) -> None:
     """Raises KernelError where the programs of a launch would meet outside of the scratch."""
-    tiles = blocks(rows, tile.m) * blocks(columns, tile.n)
-    if scratch.partials.numel() < tile.split * rows * columns or scratch.arrived.numel() < tiles:
+    sums, programs = _needed(rows, columns, tiles)
+    if scratch.partials.numel() < sums or scratch.arrived.numel() < programs:
         raise KernelError(
             f"scratch has room for {scratch.partials.numel()} partial sums of {scratch.arrived.numel()} tiles, but "
-            f"{tile.split * rows * columns} of {tiles} are needed; make it with Scratch.of({rows}, {columns}, ...)"
+            f"{sums} of {programs} are needed; make it with Scratch.of({rows}, {columns}, ...)"
         )
 
 

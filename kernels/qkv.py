@@ -13,10 +13,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import COMPUTED, Tile, blocks, require, run
-from .norm import EPSILON, FoldedNorm, product, scaled
+from .launch import COMPUTED, Tile, Tiles, blocks, require, run
+from .norm import EPSILON, FoldedNorm, product, products
 
-STEP = Tile(64, 16, 64, warps=4, stages=4)
+STEP = Tile(64, 16, 64, warps=4, stages=4), Tile(64, 32, 64, warps=4, stages=4)
 """Columns are pairs of a head's halves: 16 of them make 80 programs of pi0.5's 10 heads. A sum cannot be shared among
 programs without a second pass, since the rotation mixes outputs."""
 
@@ -62,7 +62,7 @@ def qkv(
     norm: FoldedNorm | None,
     rope: tuple[Tensor, Tensor],
     into: Rotated,
-    tile: Tile = STEP,
+    tiles: Tiles = STEP,
 ) -> Rotated:
     """Writes rotated queries, rotated keys and values of the normed x, and returns them.
 
@@ -72,7 +72,7 @@ def qkv(
         norm: The norm in front; None if x is normed.
         rope: Cosine and sine [B, T, 1, head_dim / 2] in the precision of x.
         into: Where to write.
-        tile: Block sizes; its columns are pairs of outputs.
+        tiles: Block sizes to choose among; their columns are pairs of outputs.
 
     Raises:
         KernelError: A tensor does not fit.
@@ -92,11 +92,10 @@ def qkv(
         return into
     scale, bias = (x, x) if norm is None else (norm.scale, x if norm.bias is None else norm.bias)
     scale_stride, bias_stride = (0, 0) if norm is None else norm.strides()
-    grid = (blocks(length, tile.m), (heads + 2) * blocks(head_dim // 2, tile.n), batch)
     run(
         _qkv,
-        grid,
-        tile,
+        lambda at: (blocks(length, at["M"]), (heads + 2) * blocks(head_dim // 2, at["N"]), batch),
+        tiles,
         x,
         scale,
         bias,
@@ -114,9 +113,6 @@ def qkv(
         NORM=norm is not None,
         BIAS=norm is not None and norm.bias is not None,
         EPSILON=EPSILON,
-        M=tile.m,
-        N=tile.n,
-        K=tile.k,
     )
     return into
 
@@ -161,21 +157,8 @@ def _qkv(
     x_at = x + row[:, None] * width + k[None, :]
     a_at = weight + column[None, :] * width + k[:, None]
     b_at = a_at + half * width
-    a = tl.zeros((M, N), tl.float32)
-    b = tl.zeros((M, N), tl.float32)
-    squares = tl.zeros((M,), tl.float32)
-    for start in range(0, width, K):
-        k_in = start + k < width
-        part = tl.load(x_at + start, mask=m_in[:, None] & k_in[None, :], other=0.0)
-        if NORM:
-            factors = tl.load(scale + branch * scale_stride + start + k, mask=k_in, other=0.0)
-            part, squares = scaled(part, factors, squares)
-        w_in = k_in[:, None] & pair_in[None, :]
-        a = tl.dot(part, tl.load(a_at + start, mask=w_in, other=0.0), a, input_precision="ieee")
-        b = tl.dot(part, tl.load(b_at + start, mask=w_in, other=0.0), b, input_precision="ieee")
-    if NORM:
-        r = tl.rsqrt(squares / width + EPSILON)[:, None]
-        a, b = a * r, b * r
+    scale_at = scale + branch * scale_stride + k
+    a, b = products(x_at, scale_at, a_at, b_at, m_in, pair_in, k, width, NORM, EPSILON, M, N, K)
     if BIAS:
         bias_at = bias + branch * bias_stride + column
         a += tl.load(bias_at, mask=pair_in, other=0.0)[None, :]

@@ -7,7 +7,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from ..files import joined
 from .weights import CheckpointError, check_fit, open_safetensors, read_tensor, write_tensors
 
 FORMAT = 1
@@ -207,9 +208,3 @@ def file_hash(path: Path) -> str:
 def files_hash(files: Sequence[Path]) -> str:
     """Returns the SHA-256 of a file, or one of several files' in any order."""
     return joined(map(file_hash, files))
-
-
-def joined(digests: Iterable[str]) -> str:
-    """Returns one digest for those of files in any order: of one file its own, of none an empty text."""
-    several = sorted(digests)
-    return hashlib.sha256("".join(several).encode()).hexdigest() if len(several) > 1 else "".join(several)

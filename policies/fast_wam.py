@@ -171,10 +171,12 @@ class FastWAMContext:
     Attributes:
         video: Keys and values of the visual tokens, per layer.
         text: Keys and values of text and state in the action branch, per layer.
+        turn: Rotary angles of the actions, which all steps of a round share.
     """
 
     video: Pairs
     text: Pairs
+    turn: Rope
 
     def expand(self, branches: int) -> FastWAMContext:
         """Returns the context repeated ``branches`` times, branch-major."""
@@ -307,7 +309,8 @@ class FastWAM(FlowModel):
             video.append((k, v))
             computed = block.finish(ops, layer, computed, (q, k, v), texts[layer], modulations[layer], rows)
             x = computed if rows is None else ops.scatter(layer, x, computed, rows)
-        return FastWAMContext(tuple(video), self.action.read(prefix))
+        angles = rope_1d(self.horizon, self.head_dim // 2, x.device)
+        return FastWAMContext(tuple(video), self.action.read(prefix), rope(angles, x.dtype))
 
     def prefill_flops(self, rows: int, visual: int, text: int) -> int:
         """Returns the floating-point operations of a prefill that computes some rows (WAM-Cache, appendix B).
@@ -341,10 +344,9 @@ class FastWAM(FlowModel):
             [B, horizon, action_dim] float32.
         """
         hidden = self.action_in(x.to(self.action_in.weight.dtype))
-        turn = rope(rope_1d(hidden.shape[1], self.head_dim // 2, hidden.device), hidden.dtype)
         modulations = self.action.modulations(time)
         for layer, block in enumerate(self.action.each_block()):
-            q, k, v = block.project(hidden, turn, modulations[layer])
+            q, k, v = block.project(hidden, context.turn, modulations[layer])
             k, v = torch.cat([context.video[layer][0], k], 1), torch.cat([context.video[layer][1], v], 1)
             hidden = block.finish(ops, layer, hidden, (q, k, v), context.text[layer], modulations[layer], None)
         return self.action_out(hidden).float()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -153,18 +153,23 @@ class FlowSpec:
         """
         if self.sampler == "renoise":
             return self.mix(self.endpoint(x, prediction, time), noise, next_time)
-        return x + (next_time - time) * self._velocity(x, prediction, time)
+        return x + (next_time - time) * self.velocity(x, prediction, time)
 
     def endpoint(self, x: Tensor, prediction: Tensor, time: Tensor | float) -> Tensor:
         """Returns the action that the path leads to from x along this prediction (FLASH, section 3.4)."""
         if self.prediction == "action":
             return prediction
-        return x + ((1.0 - self.noise_time) - time) * prediction
+        return x + self.remaining(time) * prediction
 
-    def _velocity(self, x: Tensor, prediction: Tensor, time: float) -> Tensor:
+    def remaining(self, time: Tensor | float) -> Any:
+        """Returns the time from a time to the action, with its sign."""
+        return (1.0 - self.noise_time) - time
+
+    def velocity(self, x: Tensor, prediction: Tensor, time: Tensor | float) -> Tensor:
+        """Returns dx/dtime at x and a time that the prediction stands for."""
         if self.prediction == "velocity":
             return prediction
-        return (prediction - x) / ((1.0 - self.noise_time) - time)
+        return (prediction - x) / self.remaining(time)
 
 
 def time_embedding(time: Tensor, width: int, shortest: float = 4e-3, longest: float = 4.0) -> Tensor:

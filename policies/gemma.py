@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from .model import Ops
 from .neurons import NeuronFFN
+from .norms import rms_norm
 
 Rope = tuple[Tensor, Tensor]
-"""Cosine and sine [B, T, 1, head_dim / 2] of the rotary angles."""
+"""Cosine and sine [B, T, 1 or heads, head_dim] of the rotary angles; a head's first half has the sines negative."""
 
 
 class RMSNorm(nn.Module):
@@ -26,8 +27,8 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalises the last dimension."""
-        wide = F.rms_norm(x.float(), (x.shape[-1],), 1.0 + self.weight.float(), 1e-6)  # Gemma's epsilon
-        return wide.to(x.dtype)
+        wide = rms_norm(x)
+        return torch.addcmul(wide, wide, self.weight.float()).to(x.dtype)
 
 
 class Modulation(NamedTuple):
@@ -55,8 +56,8 @@ class AdaRMSNorm(nn.Module):
 
     def forward(self, x: Tensor, by: Modulation) -> Tensor:
         """Normalises the last dimension in float32, then scales and shifts."""
-        wide = F.rms_norm(x.float(), (x.shape[-1],), None, 1e-6)  # Gemma's epsilon
-        return (wide * (1.0 + by.scale.float()) + by.shift.float()).to(x.dtype)
+        wide = rms_norm(x)
+        return torch.addcmul(wide + by.shift.float(), wide, by.scale.float()).to(x.dtype)
 
 
 class GeGLU(NeuronFFN):
@@ -126,9 +127,9 @@ class GemmaLayer(nn.Module):
 
     def split(self, normed: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
         """As ``project``, of an input that is normalised already."""
-        q, k, v = self.qkv(normed).split([self.heads * self.head_dim, self.head_dim, self.head_dim], -1)
-        q = q.unflatten(-1, (self.heads, self.head_dim))
-        return rotate(q, rope), rotate(k.unsqueeze(2), rope).squeeze(2), v
+        heads = self.qkv(normed).unflatten(-1, (self.heads + 2, self.head_dim))
+        turned = rotate(heads[:, :, :-1], rope)
+        return turned[:, :, :-1], turned[:, :, -1], heads[:, :, -1]
 
     def keys_values(self, x: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
         """Returns only the rotated keys and the values, each [B, T, head_dim]."""
@@ -147,12 +148,12 @@ class GemmaLayer(nn.Module):
     def attention(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """Returns the attention output [B, T, width]; ``mask`` is [B, T or 1, S] bool."""
         batch, length, heads, dim = q.shape
-        # One key-value head: fold the query heads into rows, so no key is copied.
-        q = q.transpose(1, 2).reshape(batch, 1, heads * length, dim)
+        # One key-value head: fold the query heads into rows, so no key is copied, and the output lies as it is needed.
+        q = q.reshape(batch, 1, length * heads, dim)
         if mask is not None:
-            mask = (mask if mask.shape[1] == 1 else mask.repeat(1, heads, 1)).unsqueeze(1)
+            mask = (mask if mask.shape[1] == 1 else mask.repeat_interleave(heads, 1)).unsqueeze(1)
         mixed = F.scaled_dot_product_attention(q, k.unsqueeze(1), v.unsqueeze(1), attn_mask=mask)
-        return self.out(mixed.view(batch, heads, length, dim).transpose(1, 2).flatten(2))
+        return self.out(mixed.reshape(batch, length, heads * dim))
 
 
 class ModulatedLayer:
@@ -177,11 +178,11 @@ class ModulatedLayer:
 
     def attend(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """See :meth:`GemmaLayer.attend`; the output is gated."""
-        return x + self._by.gate * self._layer.attention(q, k, v, mask)
+        return torch.addcmul(x, self._by.gate, self._layer.attention(q, k, v, mask))
 
     def add_ffn(self, x: Tensor, ffn: Callable[[Tensor], Tensor]) -> Tensor:
         """See :meth:`GemmaLayer.add_ffn`; the output is gated."""
-        return x + self._by_ffn.gate * ffn(self._layer.ffn_norm(x, self._by_ffn))
+        return torch.addcmul(x, self._by_ffn.gate, ffn(self._layer.ffn_norm(x, self._by_ffn)))
 
 
 def choose(ops: Ops, layer: int, x: Tensor, rope: Rope) -> tuple[Tensor | None, Tensor, Rope]:
@@ -226,7 +227,13 @@ def finish(
     return computed if rows is None else ops.scatter(number, x, computed, rows)
 
 
-def rope_table(positions: Tensor, head_dim: int, dtype: torch.dtype, base: float = 10_000.0) -> Rope:
+def rotary(positions: Tensor, head_dim: int, dtype: torch.dtype, base: float = 10_000.0) -> Rope:
+    """Returns the tables that ``rotate`` takes, [B, T, 1, head_dim], of positions [B, T]."""
+    cos, sin = rope_table(positions, head_dim, dtype, base)
+    return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
+
+
+def rope_table(positions: Tensor, head_dim: int, dtype: torch.dtype, base: float = 10_000.0) -> tuple[Tensor, Tensor]:
     """Returns cosine and sine [B, T, 1, head_dim / 2] of rotary angles; the default base is Gemma's."""
     frequency = base ** (-torch.arange(head_dim // 2, device=positions.device, dtype=torch.float32) * 2 / head_dim)
     angle = positions[..., None].float() * frequency
@@ -236,5 +243,4 @@ def rope_table(positions: Tensor, head_dim: int, dtype: torch.dtype, base: float
 def rotate(x: Tensor, rope: Rope) -> Tensor:
     """Rotates [B, T, heads, head_dim], the halves of a head being the pairs."""
     cos, sin = rope
-    a, b = x.chunk(2, -1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)

@@ -34,7 +34,7 @@ from .checkpoint import check_sizes
 from .dit import ByRobot, Chosen, DiTBlock, Modulation, norm, waves
 from .families import Family
 from .flow import FlowSpec
-from .gemma import rope_table
+from .gemma import rotary
 from .groot_processor import GrootProcessor
 from .model import DENSE, FlowModel, Inputs, Ops, Prefix, Seam, widen
 from .modulated import Modulated
@@ -339,7 +339,7 @@ class Groot(Modulated[Modulations], FlowModel):
             positions = torch.arange(x.shape[1], device=x.device)[None]
         else:
             positions, mask = (prefix.mask.cumsum(1) - 1).clamp_min(0), causal(prefix.mask)
-        rope = rope_table(positions, self.config.head_dim, x.dtype, BASE)
+        rope = rotary(positions, self.config.head_dim, x.dtype, BASE)
         for number, layer in enumerate(self.llm):
             x = layer(ops, number, x, rope, mask)
         features = self.features_norm(self.llm_norm(x))

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from ..kernels.decision import Decision, decide
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -139,7 +141,7 @@ class KVContext:
     position: Tensor
     mask: Tensor | None = None
 
-    def expand(self, branches: int) -> KVContext:
+    def expand(self, branches: int) -> Self:
         """Returns the context repeated ``branches`` times, branch-major; free of copies where B is 1."""
         return replace(
             self,
@@ -192,12 +194,22 @@ DENSE = Ops()
 
 
 class Stages(NamedTuple):
-    """The four stages of the full path, as callables with the signatures of :class:`FlowModel`."""
+    """How a round runs: the four stages of the full path, with the signatures of :class:`FlowModel`, and what is next
+    to them.
+
+    Attributes:
+        encode: See :class:`FlowModel`.
+        prefill: Likewise.
+        condition: Likewise.
+        step: Likewise.
+        decide: Judges a draft: see :func:`replan.kernels.decision.decide`.
+    """  # noqa: D205
 
     encode: Callable[[Inputs], Prefix]
     prefill: Callable[[Prefix, Ops], Any]
     condition: Callable[[Any, Inputs], Any]
     step: Callable[[Tensor, Any, Any, Ops], Tensor]
+    decide: Callable[..., Decision] = decide
 
 
 class FlowModel(nn.Module):
@@ -242,6 +254,10 @@ class FlowModel(nn.Module):
     def patches(self, images: Tensor) -> Tensor:
         """Returns [B, P, n] the pixels of images [B, V, 3, S, S] that each visual token stands for, in their order."""
         raise NotImplementedError(f"{type(self).__name__} does not say which pixels its visual tokens stand for")
+
+    def visual_in_step(self, inputs: Inputs) -> Tensor:
+        """Returns [V] int64 which rows of a denoising step are visual tokens, in the order of the prefix."""
+        raise NotImplementedError(f"the denoising steps of {type(self).__name__} compute no visual tokens")
 
     @property
     def device(self) -> torch.device:

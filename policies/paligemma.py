@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .checkpoint import check_sizes
-from .gemma import GemmaLayer, ModulatedLayer, Rope, choose, finish, rope_table
-from .model import Inputs, KVContext, Ops, Prefix
+from .gemma import GemmaLayer, ModulatedLayer, Rope, choose, finish, rotary
+from .model import Inputs, KVContext, Ops, Prefix, widen
 from .siglip import SigLIP, Stem, tokens_per_image
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _STEM = ("width", "kernel", "stride")
 _MOST = {
@@ -165,7 +168,7 @@ def prefill(stack: Sequence[GemmaLayer], prefix: Prefix, ops: Ops) -> KVContext:
     else:
         positions = (mask.cumsum(1) - 1).clamp_min(0)
         end, columns = mask.sum(1), mask[:, None, :]
-    rope = rope_table(positions, stack[0].head_dim, x.dtype)
+    rope = rotary(positions, stack[0].head_dim, x.dtype)
     keys, values = [], []
     for number, layer in enumerate(stack):
         rows, computed, turn = choose(ops, number, x, rope)
@@ -194,26 +197,76 @@ class Denoising(NamedTuple):
     leave: Callable[[Tensor], Tensor]
 
 
-def denoise(
-    stack: Sequence[GemmaLayer | ModulatedLayer], x: Tensor, context: KVContext, head_dim: int, ops: Ops
-) -> Tensor:
+@dataclass(frozen=True)
+class Ready(KVContext):
+    """A context with what all steps of a round share.
+
+    Attributes:
+        rope: Rotary angles of the action rows.
+        columns: [B, 1, S + T] bool, what these rows see; None where nothing is masked.
+        room: Keys and values [B, S + T, head_dim] of each layer, those of the context with room for the action rows',
+            which each step writes. Empty where steps concatenate: several branches, or gradients.
+    """
+
+    rope: Rope = field(kw_only=True)
+    columns: Tensor | None = field(kw_only=True)
+    room: tuple[tuple[Tensor, Tensor], ...] = field(kw_only=True)
+
+    def expand(self, branches: int) -> Self:
+        """Returns the context repeated ``branches`` times, branch-major; free of copies where B is 1."""
+        cos, sin = self.rope
+        return replace(
+            super().expand(branches),
+            rope=(widen(cos, branches), widen(sin, branches)),
+            columns=None if self.columns is None else widen(self.columns, branches),
+            room=(),
+        )
+
+    def joined(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns keys and values of the context and, behind them, those of the action rows [B, T, head_dim]."""
+        if not self.room:
+            return torch.cat([self.keys[layer], k], 1), torch.cat([self.values[layer], v], 1)
+        keys, values = self.room[layer]
+        keys[:, -k.shape[1] :].copy_(k)
+        values[:, -v.shape[1] :].copy_(v)
+        return keys, values
+
+
+def ready(context: KVContext, rows: int, layer: GemmaLayer) -> Ready:
+    """Returns a context for the steps of ``rows`` actions through layers like this one."""
+    first = context.keys[0]
+    rope = rotary(behind(context, rows), layer.head_dim, first.dtype)
+    room = () if torch.is_grad_enabled() else zip(context.keys, context.values, strict=True)
+    return Ready(
+        context.keys,
+        context.values,
+        context.position,
+        context.mask,
+        # Queries and keys are turned together, and tables that have all their heads are read in one go.
+        rope=(rope[0].repeat(1, 1, layer.heads + 1, 1), rope[1].repeat(1, 1, layer.heads + 1, 1)),
+        columns=columns(context, rows),
+        room=tuple((F.pad(k, (0, 0, 0, rows)), F.pad(v, (0, 0, 0, rows))) for k, v in room),
+    )
+
+
+def denoise(stack: Sequence[GemmaLayer | ModulatedLayer], x: Tensor, context: Ready, ops: Ops) -> Tensor:
     """Runs action rows x [B, T, D] through the expert: they see the context and each other. Same shape."""
-    rope, columns = place(x, context, head_dim)
     for number, layer in enumerate(stack):
-        rows, computed, turn = choose(ops, number, x, rope)
+        rows, computed, turn = choose(ops, number, x, context.rope)
         q, k, v = layer.project(computed, turn)
-        k, v = ops.keys_values(number, k, v, rows)
-        k, v = torch.cat([context.keys[number], k], 1), torch.cat([context.values[number], v], 1)
-        x = finish(ops, number, layer, x, computed, rows, (q, k, v, columns))
+        k, v = context.joined(number, *ops.keys_values(number, k, v, rows))
+        x = finish(ops, number, layer, x, computed, rows, (q, k, v, context.columns))
     return x
 
 
-def place(x: Tensor, context: KVContext, head_dim: int) -> tuple[Rope, Tensor | None]:
-    """Returns the rotary angles of new tokens x behind a context, and the mask of all columns that they see."""
-    length = x.shape[1]
-    positions = context.position[:, None] + torch.arange(length, device=x.device)
-    rope = rope_table(positions, head_dim, x.dtype)
-    return rope, None if context.mask is None else F.pad(context.mask, (0, length), value=True)[:, None, :]
+def behind(context: KVContext, rows: int) -> Tensor:
+    """Returns [B, T] the positions of new rows behind a context."""
+    return context.position[:, None] + torch.arange(rows, device=context.position.device)
+
+
+def columns(context: KVContext, rows: int) -> Tensor | None:
+    """Returns [B, 1, S + T] bool what new rows behind a context see: it and each other; None if nothing is masked."""
+    return None if context.mask is None else F.pad(context.mask, (0, rows), value=True)[:, None, :]
 
 
 def layers(stack: nn.ModuleList) -> list[GemmaLayer]:

@@ -5,7 +5,8 @@ Everything exact that saves work is on:
 * masked prefix tokens are dropped where a whole batch masks them;
 * the last VLM layer computes keys and values only;
 * the state token sees the prefix and itself but no action, so its keys and values are computed once per round
-  (``condition``) instead of once per step, and no step needs a mask.
+  (``condition``) instead of once per step, and no step needs a mask;
+* what a flow time adds to the action rows is computed once per time and kept.
 
 Architecture: pi0 (Black et al., 2024), openpi's PyTorch model; checked against it in tests/policies/test_pi0_parity.py.
 """
@@ -22,10 +23,10 @@ from torch import Tensor, nn
 from . import paligemma
 from .families import Family
 from .flow import FlowSpec, time_embedding
-from .gemma import GemmaLayer, RMSNorm, finish
+from .gemma import GemmaLayer, RMSNorm, finish, rotary
 from .model import DENSE, FlowModel, Inputs, KVContext, Ops, Prefix, Seam
-from .modulated import Times
-from .paligemma import Denoising, Dimensions, denoise, layers, place
+from .modulated import Modulated, Times
+from .paligemma import Denoising, Dimensions, Ready, behind, denoise, layers, ready
 from .standardised import Standardised
 
 
@@ -51,7 +52,7 @@ TINY_COARSE = replace(  # a quarter of the visual tokens, for suites whose image
 )
 
 
-class Pi0(FlowModel):
+class Pi0(Modulated[Tensor], FlowModel):
     """The model. Its parameters mean nothing until weights are loaded or trained.
 
     Args:
@@ -93,11 +94,11 @@ class Pi0(FlowModel):
         """Runs the VLM over the prefix (bidirectional) and keeps each layer's keys and values."""
         return paligemma.prefill(layers(self.vlm), prefix, ops)
 
-    def condition(self, context: KVContext, inputs: Inputs) -> KVContext:
+    def condition(self, context: KVContext, inputs: Inputs) -> Ready:
         """Returns the context with the state token appended; it attends to the prefix and itself."""
         padding = self.config.state_dim - inputs.state.shape[-1]
         x = self.state_in(F.pad(inputs.state, (0, padding))).unsqueeze(1)
-        rope, columns = place(x, context, self.config.head_dim)
+        rope, columns = rotary(behind(context, 1), self.config.head_dim, x.dtype), paligemma.columns(context, 1)
         keys, values = [], []
         for number, layer in enumerate(layers(self.expert)):
             q, k, v = layer.project(x, rope)
@@ -107,18 +108,17 @@ class Pi0(FlowModel):
             if number < self.config.depth - 1:  # the last layer's output of the state token is never read
                 x = finish(DENSE, number, layer, x, x, None, (q, k, v, columns))
         mask = None if context.mask is None else F.pad(context.mask, (0, 1), value=True)
-        return KVContext(tuple(keys), tuple(values), context.position + 1, mask)
+        longer = KVContext(tuple(keys), tuple(values), context.position + 1, mask)
+        return ready(longer, self.horizon, layers(self.expert)[0])
 
     def enter(self, x: Tensor, time: Times) -> Denoising:
         """Embeds noisy actions and their flow time; see ``step``."""
-        x = x.to(self.action_in.weight.dtype)
-        action = self.action_in(x)
-        time = torch.as_tensor(time, dtype=torch.float32, device=x.device).expand(x.shape[0])
-        clock = time_embedding(time, self.config.expert_width).to(action.dtype)[:, None].expand_as(action)
-        hidden = self.time_out(F.silu(self.time_in(torch.cat([action, clock], -1))))
+        action = self.action_in(x.to(self.action_in.weight.dtype))
+        weight = self.time_in.weight[:, : self.config.expert_width]  # one matrix of [action | clock]
+        hidden = self.time_out(F.silu(F.linear(action, weight) + self.modulations(time)))
         return Denoising(hidden, layers(self.expert), lambda x: self.action_out(self.expert_norm(x)).float())
 
-    def step(self, x: Tensor, time: Times, context: KVContext, ops: Ops = DENSE) -> Tensor:
+    def step(self, x: Tensor, time: Times, context: Ready, ops: Ops = DENSE) -> Tensor:
         """Evaluates the velocity field.
 
         Args:
@@ -131,7 +131,13 @@ class Pi0(FlowModel):
             [B, horizon, action_dim] float32.
         """
         hidden, stack, leave = self.enter(x, time)
-        return leave(denoise(stack, hidden, context, self.config.head_dim, ops))
+        return leave(denoise(stack, hidden, context, ops))
+
+    def _modulations(self, times: Tensor) -> Tensor:
+        """[B, 1, expert_width] what ``time_in`` makes of the clock, which is the same for every action."""
+        wide = self.config.expert_width
+        clock = time_embedding(times, wide).to(self.time_in.weight.dtype)
+        return F.linear(clock, self.time_in.weight[:, wide:], self.time_in.bias)[:, None]
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from .flow import FlowSpec, time_embedding
 from .gemma import AdaRMSNorm, GemmaLayer, ModulatedLayer, Modulation
 from .model import DENSE, FlowModel, Inputs, KVContext, Ops, Prefix, Seam
 from .modulated import Modulated, Times
-from .paligemma import Denoising, Dimensions, denoise, layers
+from .paligemma import Denoising, Dimensions, Ready, denoise, layers, ready
 from .standardised import Standardised
 
 if TYPE_CHECKING:
@@ -90,9 +90,9 @@ class Pi05(Modulated[list[Modulation]], FlowModel):
         """Runs the VLM over the prefix (bidirectional) and keeps each layer's keys and values."""
         return paligemma.prefill(layers(self.vlm), prefix, ops)
 
-    def condition(self, context: KVContext, inputs: Inputs) -> KVContext:
-        """Returns the context as it is: whatever the model knows of the state is in the prompt."""
-        return context
+    def condition(self, context: KVContext, inputs: Inputs) -> Ready:
+        """Returns the context, ready for steps: whatever the model knows of the state is in the prompt."""
+        return ready(context, self.horizon, layers(self.expert)[0])
 
     def enter(self, x: Tensor, time: Times) -> Denoising:
         """Embeds noisy actions, and modulates the layers by their flow time; see ``step``."""
@@ -104,7 +104,7 @@ class Pi05(Modulated[list[Modulation]], FlowModel):
         hidden = self.action_in(x.to(self.action_in.weight.dtype))
         return Denoising(hidden, stack, lambda x: self.action_out(self.expert_norm(x, last)).float())
 
-    def step(self, x: Tensor, time: Times, context: KVContext, ops: Ops = DENSE) -> Tensor:
+    def step(self, x: Tensor, time: Times, context: Ready, ops: Ops = DENSE) -> Tensor:
         """Evaluates the velocity field.
 
         Args:
@@ -117,7 +117,7 @@ class Pi05(Modulated[list[Modulation]], FlowModel):
             [B, horizon, action_dim] float32.
         """
         hidden, stack, leave = self.enter(x, time)
-        return leave(denoise(stack, hidden, context, self.config.head_dim, ops))
+        return leave(denoise(stack, hidden, context, ops))
 
     def _modulations(self, times: Tensor) -> list[Modulation]:
         """Two per layer of the expert, then that of the last norm."""

@@ -49,7 +49,7 @@ class Qwen3Layer(nn.Module):
             ops: Answers at this layer.
             number: Index of the layer.
             x: [B, T, width].
-            rope: Cosine and sine [B, T, 1, head_dim / 2].
+            rope: Cosine and sine [B, T, 1, head_dim], as ``rotate`` takes them.
             mask: [B, 1, T, T] bool, which rows see which columns; None is plainly causal.
         """
         q, k, v = self.project(x, rope)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -36,7 +37,8 @@ class Method:
             its row is marked NOT ACTIVE. They may depend on its options.
         routes: Routes that its rounds may take; they may depend on its options.
         requires: Type of context that the model must produce; None if any will do.
-        ordered: Whether the method learns across episodes. Its episodes then run in one fixed order in one process.
+        ordered: Whether the method learns across episodes, which may depend on its options. Its episodes then run in
+            one fixed order in one process.
         limit: Options with which it is exactly dense, as users read them; empty where there are none.
         papers: arXiv identifiers of what it follows.
     """
@@ -46,7 +48,7 @@ class Method:
     activity_counters: tuple[str, ...] = ()
     routes: tuple[str, ...] = (FULL,)
     requires: ClassVar[type | None] = None
-    ordered: ClassVar[bool] = False
+    ordered: bool = False
     limit: ClassVar[str] = ""
     papers: ClassVar[tuple[str, ...]] = ()
 
@@ -104,7 +106,7 @@ class Method:
     def route(self, call: Call) -> str | None:
         """Returns the name of what the method made of the full path, or None if it has none to give.
 
-        At most one method may answer in a round.
+        Where several methods answer, the round's route is their names in the methods' order, joined by ``+``.
         """
         return None
 
@@ -339,25 +341,31 @@ class Methods:
             return prediction
         return self.owner[Seam.PREDICTION].prediction(call, x, time, prediction)
 
+    @property
+    def routes(self) -> tuple[str, ...]:
+        """Routes that rounds may take."""
+        own = [route for method in self.all for route in method.routes]
+        naming = [method.routes for method in self.all if type(method).route is not Method.route]
+        parts = [[route for route in routes if route != FULL] for routes in naming]
+        several = [each for count in range(2, len(parts) + 1) for each in combinations(parts, count)]
+        return tuple(dict.fromkeys([*own, *("+".join(names) for each in several for names in product(*each))]))
+
     def route(self, call: Call) -> str:
         """Returns the route of a round that took the full path.
 
         Raises:
-            RuntimeError: Two methods want to name it, or one gives a name that it does not declare.
+            RuntimeError: A method gives a name that no method declares.
         """
-        answers = [(method, route) for method in self.all if (route := method.route(call)) is not None]
-        if len(answers) > 1:
-            names = ", ".join(f"{method.name} says {route!r}" for method, route in answers)
-            raise RuntimeError(f"at most one method may name the route of a round: {names}")
-        return self.declared(answers[0][1]) if answers else FULL
+        answers = [route for method in self.all if (route := method.route(call)) is not None]
+        return self.declared("+".join(answers) or FULL)
 
     def declared(self, route: str) -> str:
-        """Returns a route that some method declares.
+        """Returns a route that methods declare.
 
         Raises:
-            RuntimeError: None does, so that no latency profile could have been checked against it.
+            RuntimeError: They do not, so that no latency profile could have been checked against it.
         """
-        if route not in {FULL, *(each for method in self.all for each in method.routes)}:
+        if route not in (FULL, *self.routes):
             raise RuntimeError(f"no method declares the route {route!r} in its `routes`")
         return route
 

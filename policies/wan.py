@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from .model import Ops
 from .neurons import NeuronFFN
+from .norms import rms_norm
 
 Rope = tuple[Tensor, Tensor]
 """Cosine and sine [T, 1, head_dim / 2] of the rotary angles."""
@@ -28,7 +29,7 @@ class ScaledRMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalises the last dimension."""
-        return F.rms_norm(x.float(), (x.shape[-1],), None, 1e-6).to(x.dtype) * self.weight
+        return rms_norm(x).to(x.dtype) * self.weight
 
 
 class Attention(nn.Module):
@@ -115,8 +116,12 @@ class WanBlock(nn.Module):
         self.modulation = nn.Parameter(torch.zeros(1, 6, width))
 
     def modulations(self, table: Tensor) -> tuple[Tensor, ...]:
-        """Returns shift, scale, gate, shift, scale, gate, each [B, 1, width], of a flow time's table [B, 6, width]."""
-        return (self.modulation + table)[:, :, None].unbind(1)
+        """Returns shift, factor, gate, shift, factor, gate, each [B, 1, width], of a flow time's table [B, 6, width].
+
+        A factor is one more than the scale that the table has.
+        """
+        shift, scale, gate, ffn_shift, ffn_scale, ffn_gate = (self.modulation + table)[:, :, None].unbind(1)
+        return shift, 1 + scale, gate, ffn_shift, 1 + ffn_scale, ffn_gate
 
     def project(self, x: Tensor, rope: Rope, modulations: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
         """Returns queries, keys and values [B, T, heads, head_dim] of the self-attention."""
@@ -147,15 +152,15 @@ class WanBlock(nn.Module):
             modulations: See ``modulations``.
             rows: [R] the computed rows, None for all.
         """
-        gate, shift, scale, ffn_gate = modulations[2:]
+        gate, shift, factor, ffn_gate = modulations[2:]
         ops.attended(layer, attention[0], attention[1])
-        x = x + gate * self.self_attention.attend(*attention)
+        x = torch.addcmul(x, gate, self.self_attention.attend(*attention))
         x = x + self.text_attention.cross(self.text_norm(x), text)
-        return x + ffn_gate * ops.ffn(layer, _modulate(x, shift, scale), self.ffn, rows)
+        return torch.addcmul(x, ffn_gate, ops.ffn(layer, _modulate(x, shift, factor), self.ffn, rows))
 
 
-def _modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
-    return F.layer_norm(x.float(), (x.shape[-1],), eps=1e-6).to(x.dtype) * (1 + scale) + shift
+def _modulate(x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
+    return torch.addcmul(shift, F.layer_norm(x.float(), (x.shape[-1],), eps=1e-6).to(x.dtype), factor)
 
 
 def rope_frequencies(head_dim: int) -> tuple[int, int, int]:

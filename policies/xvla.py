@@ -371,6 +371,13 @@ class XVLA(FlowModel):
         actions = last.finish(ops, layer, actions, (last.project_queries(actions), *seen), own)
         return (self.norm(actions) @ context.action_out + context.offset).float()
 
+    def visual_in_step(self, inputs: Inputs) -> Tensor:
+        """See :class:`FlowModel`; the text stands behind the first view."""
+        first, every = self.config.tokens_per_view, self.config.views * self.config.tokens_per_view
+        place = torch.arange(every, device=self.device) + self.horizon
+        place[first:] += inputs.tokens.shape[1]
+        return place
+
 
 @dataclass(frozen=True)
 class XVLAProcessor(Standardised):

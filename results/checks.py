@@ -7,27 +7,16 @@ than the reader's, is.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from .addresses import address, cell_address, files_digest, in_chain, measurement
+from .rounds import ABSENT, STAGE, RoundTable
 from .schema import INVALID_ACTION, RAISED, TIMEOUT, EpisodeRow, Run
 
 MOST_FILES = 3  # of a method, that are looked for among those of a run
-
-
-def check_row(row: EpisodeRow, sessions: int) -> None:
-    """Makes sure that a row can be what an episode came to.
-
-    Args:
-        row: The row.
-        sessions: Starts of the run.
-
-    Raises:
-        ValueError: Rounds are missing or impossible, or the result contradicts itself.
-    """
-    _check_rounds(row)
-    _check_result(row, sessions)
 
 
 def check_addresses(rows: Iterable[EpisodeRow], run: Run) -> None:
@@ -41,11 +30,14 @@ def check_addresses(rows: Iterable[EpisodeRow], run: Run) -> None:
     """
     files: dict[tuple[str, str, str], tuple[str, ...] | None] = {}
     others: dict[tuple[str, str, str], list[tuple[EpisodeRow, list[Any]]]] = {}
+    cell: tuple[Any, ...] = ()
     for row in rows:
         if not row.code:
             continue
-        if row.cell != cell_address(row.suite, row.task, row.init_state, row.seed, row.settings):
+        own_cell = row.cell, row.suite, row.task, row.init_state, row.seed, row.settings
+        if own_cell != cell and row.cell != cell_address(*own_cell[1:]):  # methods of one cell follow each other
             raise ValueError(f"{_name(row)} has another suite, task, initial state, seed or settings than its cell")
+        cell = own_cell
         who = row.suite, row.method, row.weights
         if who not in files:
             files[who] = _files_of(row, run)
@@ -81,24 +73,47 @@ def _name(row: EpisodeRow) -> str:
     return f"the episode {row.key[:12]} ({row.method} on {row.suite}, {row.task} {row.init_state})"
 
 
-def _check_rounds(row: EpisodeRow) -> None:
-    """Raises ValueError where rounds of an episode are missing, unless all of them are: some agents make none."""
-    if [each.index for each in row.rounds] != list(range(len(row.rounds))):
-        raise ValueError(f"rounds of the episode {row.key} are missing")
-    starts = [each.control_step for each in row.rounds[1:]] + [row.steps]
-    ends = [each.control_step + each.executed for each in row.rounds]
-    if row.status == "done" and row.rounds and ends != starts:
-        raise ValueError(f"the rounds of the episode {row.key} do not follow each other to its last step")
-    for each in row.rounds:
-        drafted = each.drafted or 0
-        if min(each.host_ns, each.cpu_ns, each.latency_ns, *each.stages_ns.values()) < 0:
-            raise ValueError(f"a round of the episode {row.key} took less than no time")
-        if not 0 <= (each.accepted or 0) <= drafted:
-            raise ValueError(f"a round of the episode {row.key} accepted {each.accepted} of {drafted} positions")
+def check_rounds(rows: Sequence[EpisodeRow], table: RoundTable) -> None:
+    """Makes sure that the rounds of episodes can be theirs. Some agents make none.
+
+    Args:
+        rows: The episodes.
+        table: Their rounds.
+
+    Raises:
+        ValueError: Rounds are missing or impossible.
+    """
+    first = np.repeat(table.starts[:-1], np.diff(table.starts))
+
+    def refuse(rounds: np.ndarray, what: str) -> None:
+        if rounds.any():
+            raise ValueError(what.format(rows[table.episode[np.argmax(rounds)]].key))
+
+    refuse(table["index"] != np.arange(len(table)) - first, "rounds of the episode {} are missing")
+    ends = np.array([row.steps if row.status == "done" else -1 for row in rows], np.int64)[table.episode]
+    follow = np.append(table["control_step"], 0)[1:]
+    last = np.isin(np.arange(len(table)), table.starts[1:] - 1)
+    apart = table["control_step"] + table["executed"] != np.where(last, ends, follow)
+    refuse(apart & (ends >= 0), "the rounds of the episode {} do not follow each other to its last step")
+    for name in ("host_ns", "cpu_ns", "latency_ns", *(each for each in table.columns if each.startswith(STAGE))):
+        negative = (table[name] < 0) & (table[name] != ABSENT)
+        refuse(negative, "a round of the episode {} took less than no time")
+    accepted, drafted = (np.where(table[name] == ABSENT, 0, table[name]) for name in ("accepted", "drafted"))
+    for at in np.flatnonzero((accepted < 0) | (accepted > drafted))[:1]:
+        count = None if table["accepted"][at] == ABSENT else accepted[at]
+        refuse(np.arange(len(table)) == at, f"a round of the episode {{}} accepted {count} of {drafted[at]} positions")
 
 
-def _check_result(row: EpisodeRow, sessions: int) -> None:
-    """Raises ValueError where a result contradicts itself. Older versions of replan did not say which code played."""
+def check_result(row: EpisodeRow, sessions: int) -> None:
+    """Makes sure that a result does not contradict itself. Older versions of replan did not say which code played.
+
+    Args:
+        row: The episode.
+        sessions: Starts of the run.
+
+    Raises:
+        ValueError: It does.
+    """
     if not 0 <= row.session <= sessions:
         raise ValueError(f"the episode {row.key} was measured at start {row.session} of {sessions} of the run")
     if row.code and row.success and (row.failure is not None or row.outcome in (INVALID_ACTION, RAISED, TIMEOUT)):

@@ -4,13 +4,31 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
+from itertools import islice
 from typing import Any, NamedTuple
 
-from .store import Store
+from .rounds import STAGE, RoundTable, gathered
+from .schema import RoundRow
+from .store import EPISODE_COLUMNS, Store
 
 Record = dict[str, Any]
+AT_ONCE = 10_000  # records that are turned into text at once
+
+
+class Table(NamedTuple):
+    """A table that is read record by record.
+
+    Attributes:
+        columns: All columns: a method's own counters are not every method's.
+        rows: How many records there are.
+        records: Begins to read; what a record lacks is missing in it.
+    """
+
+    columns: list[str]
+    rows: int
+    records: Callable[[], Iterator[Record]]
 
 
 class Exported(NamedTuple):
@@ -21,8 +39,8 @@ class Exported(NamedTuple):
         rounds: Those of :class:`.schema.RoundRow` behind the episode's ``run``, ``key``, ``cell`` and ``method``.
     """
 
-    episodes: list[Record]
-    rounds: list[Record]
+    episodes: Table
+    rounds: Table
 
 
 def export(runs: Iterable[tuple[str, Store]]) -> Exported:
@@ -31,34 +49,57 @@ def export(runs: Iterable[tuple[str, Store]]) -> Exported:
     Args:
         runs: Names, as they go into the column ``run``, and stores.
     """
-    result = Exported([], [])
-    for name, store in runs:
-        for episode in store.episodes():
-            result.episodes.append({"run": name, **_flat({**vars(episode), "rounds": None})})
-            whose = {"run": name, "key": episode.key, "cell": episode.cell, "method": episode.method}
-            result.rounds.extend({**whose, **_flat(asdict(each))} for each in episode.rounds)
-    return result
+    episodes = [(name, row) for name, store in runs for row in store.episodes()]
+
+    def of_episodes() -> Iterator[Record]:
+        return (
+            {"run": name, **_flat({column: getattr(row, column) for column in EPISODE_COLUMNS})}
+            for name, row in episodes
+        )
+
+    def of_rounds() -> Iterator[Record]:
+        for name, row in episodes:
+            whose = {"run": name, "key": row.key, "cell": row.cell, "method": row.method}
+            yield from ({**whose, **_flat(vars(each))} for each in row.rounds)
+
+    rounds = gathered(row.rounds for _, row in episodes)
+    return Exported(
+        Table(list(dict.fromkeys(column for record in of_episodes() for column in record)), len(episodes), of_episodes),
+        Table(_round_columns(rounds), len(rounds), of_rounds),
+    )
 
 
-def columns(records: Sequence[Record]) -> list[str]:
-    """Returns the columns of all records: a method's own counters are not every method's."""
-    return list(dict.fromkeys(key for record in records for key in record))
+def _round_columns(table: RoundTable) -> list[str]:
+    parts = {
+        "stages_ns": [name.removeprefix(STAGE) for name in table.columns if name.startswith(STAGE)],
+        "extra": list(dict.fromkeys(name for each in table.extra.values() for name in each)),
+    }
+    columns = ["run", "key", "cell", "method"]
+    for field in fields(RoundRow):
+        columns += [f"{field.name}.{name}" for name in parts[field.name]] if field.name in parts else [field.name]
+    return columns
 
 
-def to_csv(records: Sequence[Record]) -> str:
-    """Returns RFC 4180 text; what a record lacks is empty."""
+def to_csv(table: Table) -> Iterator[str]:
+    """Yields RFC 4180 text piece by piece; what a record lacks is empty."""
     page = io.StringIO()
-    writer = csv.DictWriter(page, columns(records))
+    writer = csv.DictWriter(page, table.columns)
     writer.writeheader()
-    writer.writerows(records)
-    return page.getvalue()
+    records = table.records()
+    while True:
+        yield page.getvalue()
+        page.seek(0)
+        page.truncate()
+        if not (some := list(islice(records, AT_ONCE))):
+            return
+        writer.writerows(some)
 
 
 def _flat(fields: Record) -> Record:
     flat: Record = {}
     for key, value in fields.items():
         if isinstance(value, dict):
-            flat |= {f"{key}.{name}": each for name, each in value.items()}
-        elif key not in ("rounds", "actions"):
+            flat.update((f"{key}.{name}", each) for name, each in value.items())
+        else:
             flat[key] = value
     return flat

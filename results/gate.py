@@ -11,7 +11,7 @@ from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import t
+from scipy.special import stdtrit
 
 from . import stats
 from .compare import NothingToCompare, matched
@@ -288,7 +288,7 @@ def _error(group: Group, most: float) -> tuple[Outcome, str]:
     means = np.array([np.mean(each) for each in errors if each])
     if means.size < stats.FEWEST_CELLS:
         return Outcome.INSUFFICIENT, f"{means.size} episodes have a measured action error"
-    half = t.ppf(1 - ALPHA, means.size - 1) * means.std(ddof=1) / np.sqrt(means.size)
+    half = stdtrit(means.size - 1, 1 - ALPHA) * means.std(ddof=1) / np.sqrt(means.size)
     text = f"the mean action error of an episode is {means.mean():.3g} ± {half:.2g}, and {most:g} is allowed"
     if means.mean() + half <= most:
         return Outcome.PASS, text

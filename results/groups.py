@@ -12,14 +12,18 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from .rounds import RoundTable, gathered
 from .schema import EpisodeRow, Run
 from .store import Store
 
 BASELINE = "dense"
 CODE = ("suite", "policy", "method")  # parts of the code that decide an episode
+SAME = attrgetter("suite", "policy", "weights", "method", "clock", "latency", "dtype", "device")
 SHOWN = 6  # hex digits of a digest in a label
 
 
@@ -82,8 +86,8 @@ class Group:
             with the baseline of the same world.
         done: Measured episodes by cell.
         errors: Episodes that the harness could not measure.
-        copies: Every copy of each episode, errors included, by cell and then by session: the run directory and the row
-            of its table ``runs``. Of a repeat, ``done`` has the first one.
+        held: What each run directory holds, errors included, by directory and then by cell. Of a repeat, ``done`` has
+            the first one.
         runs: What produced them, resumptions included.
         repeats: Measurements that count once although several runs hold them, less the one that counts.
         contradictions: Repeats whose trajectory differs from that of the episode that counts.
@@ -105,10 +109,15 @@ class Group:
     world: tuple[str, str]
     done: dict[str, EpisodeRow]
     errors: tuple[EpisodeRow, ...]
-    copies: dict[str, dict[Session, EpisodeRow]]
+    held: dict[str, dict[str, EpisodeRow]]
     runs: tuple[Run, ...]
     repeats: int
     contradictions: int
+
+    @cached_property
+    def rounds(self) -> RoundTable:
+        """Rounds of the measured episodes, in the order of ``done``."""
+        return gathered(row.rounds for row in self.done.values())
 
     @property
     def label(self) -> str:
@@ -120,10 +129,15 @@ class Group:
         """Time at which the first of its runs started."""
         return min(run.started for run in self.runs)
 
+    def copies(self, cell: str) -> dict[Session, EpisodeRow]:
+        """Returns the copies of an episode by session, the first one first; errors only where it was never measured."""
+        found = ((directory, rows[cell]) for directory, rows in self.held.items() if cell in rows)
+        return {(place, row.session): row for place, row in found if row.status == "done" or cell not in self.done}
+
     @property
     def sessions(self) -> set[Session]:
         """Sessions that hold any of its episodes, errors included."""
-        return {session for copies in self.copies.values() for session in copies}
+        return {session for cell in self.cells for session in self.copies(cell)}
 
     @property
     def cells(self) -> set[str]:
@@ -142,24 +156,27 @@ def groups(stores: Iterable[Store]) -> list[Group]:
         MeasurementMismatch: A latency's name stands for different durations.
         ValueError: A run is given twice.
     """
-    gathered: dict[tuple[Any, ...], dict[str, list[tuple[EpisodeRow, Store]]]] = {}
+    measurements: dict[tuple[Any, ...], dict[Store, list[EpisodeRow]]] = {}
     latencies: dict[tuple[str, str], Any] = {}
     for store in by_start(stores):
+        known: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # rows in their thousands are measured alike
         for row in store.episodes():
             latency = store.run.identity.latency
             first = latencies.setdefault((row.clock, row.latency), latency)
             if first != latency:
                 raise MeasurementMismatch(row, "identity.latency", (first, latency))
-            measured = (_condition(row, store), _world(row, store), row.method, *_version(row, store))
-            gathered.setdefault(measured, {}).setdefault(row.key, []).append((row, store))
+            same = (*SAME(row), *row.settings.values(), *row.code.values())
+            if same not in known:
+                known[same] = (_condition(row, store), _world(row, store), row.method, *_version(row, store))
+            measured = known[same]
+            measurements.setdefault(measured, {}).setdefault(store, []).append(row)
     # Also those of repeats, which are left out below: a repeat has to be the same episode.
     by_suite_code: dict[str, list[EpisodeRow]] = {}
-    for (_, world, *_), measurements in gathered.items():
-        rows = (row for copies in measurements.values() for row, _ in copies if row.status == "done")
-        by_suite_code.setdefault(world[0], []).extend(rows)
+    for (_, world, *_), held in measurements.items():
+        by_suite_code.setdefault(world[0], []).extend(row for rows in held.values() for row in rows)
     for rows in by_suite_code.values():
-        check_manifests(rows)
-    return sorted(_labelled([_group(*each) for each in gathered.items()]), key=_order)
+        check_manifests(row for row in rows if row.status == "done")
+    return sorted(_labelled([_group(*each) for each in measurements.items()]), key=_order)
 
 
 def by_start(stores: Iterable[Store]) -> list[Store]:
@@ -218,13 +235,18 @@ def check_manifests(rows: Iterable[EpisodeRow]) -> None:
     first_of_policy: dict[tuple[str, str], EpisodeRow] = {}
     for row in rows:
         other = first_of_cell.setdefault(row.cell, row)
-        for name in sorted(other.manifest.keys() | row.manifest.keys()):
-            values = (other.manifest.get(name), row.manifest.get(name))
-            if values[0] != values[1]:
-                raise ManifestMismatch(other, row, name, values)
+        if other.manifest != row.manifest:
+            raise _mismatch(other, row)
         other = first_of_policy.setdefault((row.cell, row.weights or row.policy), row)
         if other.observation_hash != row.observation_hash:
             raise ManifestMismatch(other, row, "observation_hash", (other.observation_hash, row.observation_hash))
+
+
+def _mismatch(one: EpisodeRow, other: EpisodeRow) -> ManifestMismatch:
+    names = sorted(one.manifest.keys() | other.manifest.keys())
+    values = {name: (one.manifest.get(name), other.manifest.get(name)) for name in names}
+    name = next(name for name, (a, b) in values.items() if a != b)
+    return ManifestMismatch(one, other, name, values[name])
 
 
 def natural(text: str) -> list[tuple[int, float, str]]:
@@ -233,30 +255,28 @@ def natural(text: str) -> list[tuple[int, float, str]]:
     return [(0, float(part), "") if i % 2 else (1, 0.0, part) for i, part in enumerate(parts)]
 
 
-def _group(measured: tuple[Any, ...], measurements: dict[str, list[tuple[EpisodeRow, Store]]]) -> Group:
+def _group(measured: tuple[Any, ...], stores: dict[Store, list[EpisodeRow]]) -> Group:
     condition, world, _, _, files = measured
     done: dict[str, EpisodeRow] = {}
-    keys: dict[str, str] = {}
-    errors = []
-    copied: dict[str, dict[Session, EpisodeRow]] = {}
-    used: dict[int, Store] = {}
+    failed: dict[str, EpisodeRow] = {}
+    keys: dict[str, EpisodeRow] = {}
     repeats = contradictions = 0
-    for copies in measurements.values():
-        played = [(row, store) for row, store in copies if row.status == "done"]
-        counted = played or copies
-        first, source = counted[0]
-        used[id(source)] = source
-        copied[first.cell] = {(str(store.path.parent), row.session): row for row, store in counted}
-        key = keys.setdefault(first.cell, first.key)
-        if key != first.key:
-            raise MeasurementMismatch(first, "key", (key, first.key))
-        if played:
-            done[first.cell] = first
-        else:
-            errors.append(first)
-        repeats += len(played[1:])
-        contradictions += sum(row.trajectory_hash != first.trajectory_hash for row, _ in played[1:])
-    any_row = next(iter(measurements.values()))[0][0]
+    for rows in stores.values():
+        for row in rows:
+            first = keys.setdefault(row.cell, row)
+            if first.key != row.key:
+                raise MeasurementMismatch(row, "key", (first.key, row.key))
+            if row.status != "done":
+                failed.setdefault(row.cell, row)
+            elif row.cell not in done:
+                done[row.cell] = row
+            else:
+                repeats += 1
+                contradictions += row.trajectory_hash != done[row.cell].trajectory_hash
+    held = {str(store.path.parent): {row.cell: row for row in rows} for store, rows in stores.items()}
+    errors = {cell: row for cell, row in failed.items() if cell not in done}
+    used = [store for store, rows in stores.items() if _counts(rows, done, errors)]
+    any_row = next(iter(keys.values()))
     return Group(
         suite=any_row.suite,
         policy=any_row.policy,
@@ -273,12 +293,17 @@ def _group(measured: tuple[Any, ...], measurements: dict[str, list[tuple[Episode
         condition=condition,
         world=world,
         done=done,
-        errors=tuple(errors),
-        copies=copied,
-        runs=tuple(run for store in used.values() for run in store.runs),
+        errors=tuple(errors.values()),
+        held=held,
+        runs=tuple(run for store in used for run in store.runs),
         repeats=repeats,
         contradictions=contradictions,
     )
+
+
+def _counts(rows: list[EpisodeRow], done: dict[str, EpisodeRow], errors: dict[str, EpisodeRow]) -> bool:
+    """Whether any of a store's rows is the one that counts."""
+    return any(done.get(row.cell) is row or errors.get(row.cell) is row for row in rows)
 
 
 def _labelled(gathered: list[Group]) -> list[Group]:

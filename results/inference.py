@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import beta, t
+from scipy.special import betaincinv, stdtrit
 
 from . import stats
 from .noninferiority import ALPHA, Interval
@@ -78,8 +78,8 @@ def clopper_pearson(successes: int, n: int, alpha: float = ALPHA) -> Interval:
         raise ValueError(f"{successes} successes of {n} cells are no rate; give 0 to {n}")
     if not n:
         return Interval(np.nan, np.nan)
-    low = float(beta.ppf(alpha, successes, n - successes + 1)) if successes else 0.0
-    high = float(beta.ppf(1 - alpha, successes + 1, n - successes)) if successes < n else 1.0
+    low = float(betaincinv(successes, n - successes + 1, alpha)) if successes else 0.0
+    high = float(betaincinv(successes + 1, n - successes, 1 - alpha)) if successes < n else 1.0
     return Interval(low, high)
 
 
@@ -189,7 +189,7 @@ def clustered(successes: ArrayLike, clusters: Sequence[str]) -> stats.Proportion
         return stats.Proportion(rate, np.nan, np.nan, successes.size)
     residuals = np.bincount(index, successes - rate, count)
     error = np.sqrt(count / (count - 1) * (residuals**2).sum()) / successes.size
-    half = t.ppf((1 + stats.CONFIDENCE) / 2, count - 1) * error
+    half = stdtrit(count - 1, (1 + stats.CONFIDENCE) / 2) * error
     return stats.Proportion(rate, max(0.0, float(rate - half)), min(1.0, float(rate + half)), successes.size)
 
 

@@ -211,9 +211,7 @@ def _row(
     charged: Charges,
 ) -> Row:
     episodes = list(group.done.values())
-    every = [round for episode in episodes for round in episode.rounds]
-    times = [span for episode in episodes for span in spans(episode, charged)]
-    durations = [span.ns for span in times]
+    every, times = group.rounds, spans(episodes, charged)
     successes = [bool(row.success) for row in episodes]
     success = stats.proportion(successes)
     moved = activity(group)
@@ -244,19 +242,15 @@ def _row(
         paired_worst=pairs.worst,
         retention=_retention(pairs),
         verdict=None,
-        rounds=stats.rounds_per_episode([len(row.rounds) for row in episodes], successes),
-        round_ns=stats.durations(durations),
-        action_ns=stats.per_action(durations, [span.executed for span in times]),
-        latency_ns=float(np.mean([round.latency_ns for round in every])) if every else float("nan"),
-        routes=stats.by_route(
-            [round.route for round in every], [round.host_ns for round in every], [round.warmup for round in every]
-        ),
+        rounds=stats.rounds_per_episode(np.diff(every.starts), successes),
+        round_ns=stats.durations(times.ns),
+        action_ns=stats.per_action(times.ns, times.executed),
+        latency_ns=float(every["latency_ns"].mean()) if len(every) else float("nan"),
+        routes=stats.by_route(np.array(every.routes, dtype=str)[every["route"]], every["host_ns"], every["warmup"]),
         speed_up=_speed_up(timed, charged) if timed else None,
-        acceptance=stats.acceptance(
-            _or_nan(round.accepted for round in every), _or_nan(round.drafted for round in every)
-        ),
-        action_error=stats.action_error(_or_nan(round.action_error for round in every)),
-        contention=contention(episodes),
+        acceptance=stats.acceptance(every.numbers("accepted"), every.numbers("drafted")),
+        action_error=stats.action_error(every["action_error"]),
+        contention=contention(every),
         marks=tuple(marks(group, baseline, pairs, timed, success, moved)),
         run_marks=tuple(dict.fromkeys(mark for run in group.runs for mark in run.marks)),
         flips=pairs.flips,
@@ -280,10 +274,6 @@ def _by_task(episodes: list[EpisodeRow]) -> dict[str, stats.Proportion]:
 def _at_end(episodes: list[EpisodeRow]) -> float:
     seen = [row.success_at_end for row in episodes if row.failure is None]  # the policy's own failure counts as one
     return sum(map(bool, seen)) / len(episodes) if seen and None not in seen else math.nan
-
-
-def _or_nan(values: Iterable[float | None]) -> list[float]:
-    return [float("nan") if value is None else value for value in values]
 
 
 def _speed_up(pairs: list[tuple[EpisodeRow, EpisodeRow]], charged: Charges) -> stats.SpeedUp:

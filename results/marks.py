@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from . import stats
 from .groups import BASELINE, Group
 from .pairs import MIXED, Pairs
+from .rounds import ABSENT, STAGE, gathered
 from .schema import OVER_BUDGET, EpisodeRow, Mark, Run
-from .timing import contention, left_out, measured_rounds
+from .timing import contention, left_out
 from .verdicts import MARGIN
 
 SMALL_N = 0.05  # half width of the success interval above which a row is marked
@@ -85,9 +86,9 @@ def own_marks(
     yield from _activity(moved)
     if success.n and (success.high - success.low) / 2 > SMALL_N:
         yield Mark("small n", f"the 95 % interval of success is wider than ±{100 * SMALL_N:.0f} points")
-    rounds = measured_rounds(group.done.values())
-    if late := sum(OVER_BUDGET in round.stages_ns for round in rounds):
-        text = f"in {late} of {len(rounds)} rounds the method was still at work in idle time when actions were due;"
+    measured = group.rounds.measured
+    if late := int((group.rounds[f"{STAGE}{OVER_BUDGET}"][measured] != ABSENT).sum()):
+        text = f"in {late} of {measured.sum()} rounds the method was still at work in idle time when actions were due;"
         yield Mark(OVER_BUDGET, f"{text} that time is the round's")
     if (cold := left_out(group)).rounds:
         badge = NOT_WARM if cold.share > LEFT_OUT else "cold rounds"
@@ -120,7 +121,7 @@ def _activity(moved: dict[str, float]) -> Iterable[Mark]:
 
 
 def _contention(group: Group, timed: list[tuple[EpisodeRow, EpisodeRow]]) -> Iterable[Mark]:
-    own, base = contention(group.done.values()), contention(row for _, row in timed)
+    own, base = contention(group.rounds), contention(gathered(row.rounds for _, row in timed))
     shared = []
     if own > SHARED_CORE:
         shared.append(f"wall time is {own:.1f} × processor time: latency was not measured alone")
@@ -130,7 +131,7 @@ def _contention(group: Group, timed: list[tuple[EpisodeRow, EpisodeRow]]) -> Ite
         shared.append("the world moved on by these times, so success is affected as well")
     if shared:
         yield Mark("core shared", "; ".join(shared))
-    elif math.isnan(own) and any(row.rounds for row in group.done.values()):
+    elif math.isnan(own) and len(group.rounds):
         yield Mark("latency unknown", "no round after warm-up has a processor time")
 
 

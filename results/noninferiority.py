@@ -21,8 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import bdtr, betaincinv, gammaln, xlog1py, xlogy
-from scipy.stats import norm
+from scipy.special import bdtr, betaincinv, gammaln, ndtri, xlog1py, xlogy
 
 ALPHA = 0.05
 NUISANCE = np.concatenate([[0.0], np.geomspace(5e-5, 0.5, 20)])  # rates of gained cells that are searched
@@ -64,7 +63,7 @@ def score_interval(lost: int, gained: int, n: int, confidence: float = 0.95) -> 
         ValueError: There are no pairs, or more flips than pairs.
     """
     _check(lost, gained, n)
-    z = float(norm.ppf((1 + confidence) / 2))
+    z = float(ndtri((1 + confidence) / 2))
     estimate, edge = (gained - lost) / n, 1 - 1e-12
 
     def end(sign: int) -> float:
@@ -182,7 +181,7 @@ def pairs_about(margin: float, lost: float, gained: float, power_wanted: float =
     many = 10**7  # pairs, at which a score shows the spread that it divides by
     null_spread = room * many / float(score(lost * many, gained * many, many, -margin)) / many**0.5
     spread = (lost + gained - (gained - lost) ** 2) ** 0.5
-    pairs = ((norm.ppf(1 - alpha) * null_spread + norm.ppf(power_wanted) * spread) / room) ** 2
+    pairs = ((ndtri(1 - alpha) * null_spread + ndtri(power_wanted) * spread) / room) ** 2
     return two_digits(pairs) if pairs <= MOST else 0
 
 
@@ -201,7 +200,7 @@ def _cap(gained: np.ndarray | int, n: int) -> np.ndarray:
 @lru_cache(maxsize=4096)
 def _critical(n: int, margin: float, alpha: float, cap: int) -> float:
     """Score from which the exact test rejects."""
-    z = float(norm.ppf(1 - alpha))
+    z = float(ndtri(1 - alpha))
     low, high = z - 0.2, z + 0.6
     if _largest(low, n, margin, cap) <= alpha or _largest(high, n, margin, cap) > alpha:  # few pairs
         low, high = 0.0, 40.0

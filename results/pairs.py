@@ -155,7 +155,7 @@ def pair(
     failed, base_failed = _by_cell(group.errors, cell_of), _by_cell(baseline.errors, cell_of)
     return Pairs(
         pairs,
-        [both for pair in pairs if (both := _together(group.copies[pair[0].cell], baseline.copies[pair[1].cell]))],
+        [both for pair in pairs if (both := _together(group.copies(pair[0].cell), baseline.copies(pair[1].cell)))],
         lost_method=[base[cell] for cell in failed if cell in base],
         lost_baseline=[done[cell] for cell in base_failed if cell in done],
         mixed=group.world != baseline.world,

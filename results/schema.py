@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,7 +80,7 @@ class RoundRow:
     extra: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # without slots, more than 30 fields take Python six times the memory
 class EpisodeRow:
     """One episode of one method on one cell.
 
@@ -147,7 +147,7 @@ class EpisodeRow:
     observation_hash: str
     trajectory_hash: str
     counters: dict[str, float]
-    rounds: tuple[RoundRow, ...] = ()
+    rounds: Sequence[RoundRow] = ()
     retries: int = 0
     error: str | None = None
     failure: str | None = None

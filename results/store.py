@@ -11,16 +11,19 @@ import json
 import os
 import sqlite3
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import MISSING, asdict, fields, is_dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 from ..files import is_wrong_path
-from .checks import check_addresses, check_row
 from .schema import EpisodeRow, Mark, RoundRow, Run, RunIdentity
 from .upgrades import ACTIONS, UPGRADES
+
+if TYPE_CHECKING:
+    from .rounds import RoundTable
 
 FILE = "episodes.db"
 APPLICATION_ID = 0x7265_706C  # "repl": marks the file as ours (PRAGMA application_id)
@@ -89,15 +92,13 @@ CREATE TABLE rounds (             -- see schema.RoundRow
 
 EPISODE_COLUMNS = [f.name for f in fields(EpisodeRow) if f.name not in ("rounds", "actions")]
 ROUND_COLUMNS = [f.name for f in fields(RoundRow)]
-JSON_COLUMNS = {
-    name: hint
-    for kind in (EpisodeRow, RoundRow)
-    for name, hint in get_type_hints(kind).items()
-    if get_origin(hint) is dict
-}
-BOOLEANS = {"success", "success_at_end", "warmup"}  # which SQLite keeps as 0 and 1
+JSON_COLUMNS = {name: hint for name, hint in get_type_hints(EpisodeRow).items() if get_origin(hint) is dict}
+BOOLEANS = ("success", "success_at_end")  # which SQLite keeps as 0 and 1
+OWN = {"key", "trajectory_hash", "error", "failure", *JSON_COLUMNS}  # columns whose text is seldom on several rows
+SHARED = [name not in OWN for name in EPISODE_COLUMNS]
 COMPARED = ("spec", "identity", "activity_counters")  # fields of a Run that a resumed one must equal
 SAYS_NOTHING = "it does not say what produced it"
+AT_ONCE = 10_000  # rounds that are read at once
 PATIENCE = 5  # seconds that SQLite waits for another process before we say that we wait
 TROUBLE = ("locked", "disk", "readonly", "unable to open")  # words of SQLite about the disk, and not about the content
 REFUSALS = (sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError, TypeError, ValueError)
@@ -295,24 +296,58 @@ class Store:
         Raises:
             StoreUnreadable: An episode is damaged.
         """
-        by_episode: dict[str, list[RoundRow]] = {}
-        with _readable(self.path):
-            for key, *values in self._connection.execute(
-                f'SELECT episode, {_names(ROUND_COLUMNS)} FROM rounds ORDER BY episode, "index"'
-            ):
-                by_episode.setdefault(key, []).append(RoundRow(**_plain(ROUND_COLUMNS, values)))
-            rows = []
-            for values in self._connection.execute(
-                f"SELECT {_names(EPISODE_COLUMNS)} FROM episodes"
+        from .checks import check_addresses, check_result, check_rounds
+        from .rounds import Rounds
+
+        with _readable(self.path), self._one_state():
+            by_key, table = self._rounds()
+            cursor = self._connection.execute(
+                f"SELECT {_names(EPISODE_COLUMNS)}, rowid FROM episodes"
                 " ORDER BY suite, task, init_state, seed, settings, policy, clock, latency, method, key"
-            ):
-                row = EpisodeRow(**_plain(EPISODE_COLUMNS, values), rounds=tuple(by_episode.pop(values[0], ())))
-                check_row(row, len(self.runs))
+            )
+            rows, seen = [], dict[str, str]()
+            for *values, rowid in cursor:
+                rounds = Rounds(table, by_key[rowid])
+                row = EpisodeRow(**_plain(EPISODE_COLUMNS, _shared(values, seen)), rounds=rounds)
+                check_result(row, len(self.runs))
                 rows.append(row)
-            if by_episode:
-                raise ValueError(f"rounds of {len(by_episode)} episodes that are not in it")
+            if rows:
+                check_rounds(sorted(rows, key=lambda row: row.key), table)
             check_addresses(rows, self.run)
         return rows
+
+    @contextmanager
+    def _one_state(self) -> Iterator[None]:
+        """Lets several statements see the same episodes although another process may be writing more."""
+        self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._connection.execute("ROLLBACK")
+
+    def _rounds(self) -> tuple[dict[int, int], RoundTable]:
+        """Returns the rounds of all episodes by key, and the place of each episode's among them by its rowid."""
+        from .rounds import Builder
+
+        places = {
+            rowid: place
+            for place, (rowid,) in enumerate(self._connection.execute("SELECT rowid FROM episodes ORDER BY key"))
+        }
+        counts, builder = [0] * len(places), Builder()
+        cursor = self._connection.execute(
+            f"SELECT episodes.rowid, {_names(ROUND_COLUMNS)} FROM rounds CROSS JOIN episodes ON key = episode"
+            ' ORDER BY episode, "index"'
+        )
+        while rows := cursor.fetchmany(AT_ONCE):
+            for rowid, *_ in rows:
+                counts[places[rowid]] += 1
+            builder.add([row[1:] for row in rows])
+        (lost,) = self._connection.execute(
+            "SELECT COUNT(DISTINCT episode) FROM rounds WHERE episode NOT IN (SELECT key FROM episodes)"
+        ).fetchone()
+        if lost:
+            raise ValueError(f"rounds of {lost} episodes that are not in it")
+        return places, builder.table(counts)
 
     def close(self) -> None:
         """Closes the file; a written one becomes a single plain file, unless another process is reading it."""
@@ -559,17 +594,31 @@ def _values(row: EpisodeRow | RoundRow, columns: list[str]) -> list[Any]:
         value = getattr(row, name)
         if isinstance(value, float) and value - value != 0:  # SQLite would keep NaN as NULL, "not measured"
             raise ValueError(f"{name} is {value}")
-        values.append(_dump(value) if name in JSON_COLUMNS else value)
+        values.append(_dump(value) if name in JSON_COLUMNS or isinstance(value, dict) else value)
     return values
+
+
+def _shared(values: Sequence[Any], seen: dict[str, str]) -> list[Any]:
+    """Returns the values of an episode, with the texts of earlier ones in place of equal ones."""
+    return [
+        seen.setdefault(each, each) if shared and type(each) is str else each
+        for each, shared in zip(values, SHARED, strict=True)
+    ]
+
+
+@lru_cache(1024)  # methods of one cell follow each other, and have the same manifest
+def _object(name: str, text: str) -> Any:
+    value = _load(text)
+    if not _fits(value, JSON_COLUMNS[name]):
+        raise ValueError(f"{name} is {value!r}")
+    return value
 
 
 def _plain(columns: list[str], values: Iterable[Any]) -> dict[str, Any]:
     plain = dict(zip(columns, values, strict=True))
-    for name in JSON_COLUMNS.keys() & plain.keys():
-        plain[name] = _load(plain[name])
-        if not _fits(plain[name], JSON_COLUMNS[name]):
-            raise ValueError(f"{name} is {plain[name]!r}")
-    for name in BOOLEANS & plain.keys():
+    for name in JSON_COLUMNS:
+        plain[name] = _object(name, plain[name])
+    for name in BOOLEANS:
         if plain[name] not in (None, 0, 1):
             raise ValueError(f"{name} is {plain[name]!r} in the row of {plain[columns[0]]!r}")
         plain[name] = None if plain[name] is None else bool(plain[name])

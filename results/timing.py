@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from . import stats
 from .groups import Group
+from .rounds import RoundTable, gathered
 from .schema import EpisodeRow, RoundRow
 
 Charges = Mapping[tuple[str, int], float]
 """Nanoseconds by the key of an episode and the index of a round in it."""
 
 
-class Span(NamedTuple):
-    """The time of one round, and the actions of it that reached the environment."""
+class Spans(NamedTuple):
+    """Times of the rounds of some episodes, the charge included where the last one did not return.
 
-    ns: float
-    executed: int
+    Attributes:
+        ns: float [n].
+        executed: int [n], actions of the round that reached the environment.
+        episode: int [n], position of the round's episode.
+    """
+
+    ns: np.ndarray
+    executed: np.ndarray
+    episode: np.ndarray
 
 
 def measured_rounds(episodes: Iterable[EpisodeRow]) -> list[RoundRow]:
@@ -27,10 +36,10 @@ def measured_rounds(episodes: Iterable[EpisodeRow]) -> list[RoundRow]:
     return [round for episode in episodes for round in episode.rounds if not round.warmup]
 
 
-def contention(episodes: Iterable[EpisodeRow]) -> float:
+def contention(rounds: RoundTable) -> float:
     """Wall time over processor time of the rounds after warm-up; NaN without one."""
-    rounds = measured_rounds(episodes)
-    return stats.contention([round.host_ns for round in rounds], [round.cpu_ns for round in rounds])
+    warm = rounds.measured
+    return stats.contention(rounds["host_ns"][warm], rounds["cpu_ns"][warm])
 
 
 def charges(group: Group, baseline: Group | None) -> Charges:
@@ -48,42 +57,55 @@ def charges(group: Group, baseline: Group | None) -> Charges:
         group: The method.
         baseline: What it is compared with; None for nothing.
     """
-    by_route = _by_route(group)
-    cold = [(row, *each) for row in group.done.values() for each in _cold(row, by_route)]
-    charged = {(row.key, round.index): warm for row, round, warm in cold}
-    own = _median(measured_rounds(group.done.values()))
-    base = baseline.done if baseline else {}
-    median = _median(measured_rounds(base.values()))
-    for cell, row in group.done.items():
-        paired = [round.host_ns for round in measured_rounds([base[cell]])] if cell in base else []
-        charge = float(np.fmax(np.mean(paired) if paired else median, own))
-        if row.broke_off and not np.isnan(charge):
-            charged[row.key, len(row.rounds)] = charge
+    rounds, episodes = group.rounds, list(group.done.values())
+    whose = rounds.episode
+    charged = {
+        (episodes[whose[at]].key, int(rounds["index"][at])): warm for at, warm in _cold(rounds, _by_route(rounds))
+    }
+    broken = [row for row in episodes if row.broke_off]
+    if broken:
+        own = _median(rounds)
+        base = baseline.done if baseline else {}
+        median = _median(baseline.rounds) if baseline else math.nan
+        for row in broken:
+            paired = [r.host_ns for r in base[row.cell].rounds if not r.warmup] if row.cell in base else []
+            charge = float(np.fmax(np.mean(paired) if paired else median, own))
+            if not math.isnan(charge):
+                charged[row.key, len(row.rounds)] = charge
     return charged
 
 
-def spans(episode: EpisodeRow, charged: Charges) -> list[Span]:
-    """Times of the rounds of an episode, the charge included where its last one did not return.
+def spans(episodes: Sequence[EpisodeRow], charged: Charges) -> Spans:
+    """Times of the rounds of episodes.
 
     Args:
-        episode: The episode.
-        charged: What :func:`charges` says of its group.
+        episodes: The episodes.
+        charged: What :func:`charges` says of their groups.
     """
-    rounds = episode.rounds
-    times = [Span(charged.get((episode.key, round.index), round.host_ns), round.executed) for round in rounds]
-    if (episode.key, len(rounds)) in charged:
-        times.append(Span(charged[episode.key, len(rounds)], 0))
-    return times
-
-
-def timing(episodes: Iterable[EpisodeRow], charged: Charges) -> stats.Timing:
-    """Returns time, rounds and executed actions of each episode, with what :func:`charges` says of its rounds."""
-    cells = [spans(row, charged) for row in episodes]
-    return stats.Timing(
-        ns=[sum(span.ns for span in times) for times in cells],
-        rounds=[len(times) for times in cells],
-        executed=[sum(span.executed for span in times) for times in cells],
+    rounds = gathered(row.rounds for row in episodes)
+    ns, executed, whose = rounds["host_ns"].astype(float), rounds["executed"], rounds.episode
+    places = {row.key: place for place, row in enumerate(episodes)} if charged else {}
+    ends: list[tuple[int, int, float]] = []  # of episodes whose last round did not return: where, whose, how long
+    for (key, index), charge in charged.items():
+        if (place := places.get(key)) is None:
+            continue
+        if index < len(episodes[place].rounds):
+            ns[rounds.starts[place] + index] = charge
+        else:
+            ends.append((int(rounds.starts[place + 1]), place, charge))
+    at = [end for end, _, _ in ends]
+    return Spans(
+        np.insert(ns, at, [charge for _, _, charge in ends]),
+        np.insert(executed, at, 0),
+        np.insert(whose, at, [place for _, place, _ in ends]),
     )
+
+
+def timing(episodes: Sequence[EpisodeRow], charged: Charges) -> stats.Timing:
+    """Returns time, rounds and executed actions of each episode, with what :func:`charges` says of its rounds."""
+    found = spans(episodes, charged)
+    ns, executed = (np.bincount(found.episode, each, len(episodes)) for each in (found.ns, found.executed))
+    return stats.Timing(ns, np.bincount(found.episode, minlength=len(episodes)), executed)
 
 
 class LeftOut(NamedTuple):
@@ -100,25 +122,24 @@ class LeftOut(NamedTuple):
 
 def left_out(group: Group) -> LeftOut:
     """Returns what a group's cold rounds took beyond their charge."""
-    by_route = _by_route(group)
-    cold = [(round.host_ns, warm) for row in group.done.values() for round, warm in _cold(row, by_route)]
-    total = sum(round.host_ns for row in group.done.values() for round in row.rounds)
-    return LeftOut(len(cold), sum(max(ns - warm, 0) for ns, warm in cold) / total if total else 0.0)
+    rounds = group.rounds
+    beyond = [max(int(rounds["host_ns"][at]) - warm, 0) for at, warm in _cold(rounds, _by_route(rounds))]
+    total = int(rounds["host_ns"].sum(dtype=np.int64))
+    return LeftOut(len(beyond), sum(beyond) / total if total else 0.0)
 
 
-def _cold(episode: EpisodeRow, by_route: Mapping[str, float]) -> list[tuple[RoundRow, float]]:
-    """Returns the cold rounds of an episode whose route has warm ones, with the median of these."""
-    return [(round, by_route[round.route]) for round in episode.rounds if round.warmup and round.route in by_route]
+def _cold(rounds: RoundTable, by_route: Mapping[int, float]) -> list[tuple[int, float]]:
+    """Returns positions of the cold rounds whose route has warm ones, with the median of these."""
+    cold = np.flatnonzero(rounds["warmup"]).tolist()
+    return [(at, by_route[route]) for at in cold if (route := int(rounds["route"][at])) in by_route]
 
 
-def _by_route(group: Group) -> dict[str, float]:
-    """Returns the median warm round of each route."""
-    routes: dict[str, list[RoundRow]] = {}
-    for round in measured_rounds(group.done.values()):
-        routes.setdefault(round.route, []).append(round)
-    return {route: _median(rounds) for route, rounds in routes.items()}
+def _by_route(rounds: RoundTable) -> dict[int, float]:
+    """Returns the median warm round of each route that has one."""
+    ns, routes = rounds["host_ns"][rounds.measured], rounds["route"][rounds.measured]
+    return {int(route): float(np.median(ns[routes == route])) for route in np.unique(routes)}
 
 
-def _median(rounds: Iterable[RoundRow]) -> float:
-    durations = [round.host_ns for round in rounds]
-    return float(np.median(durations)) if durations else float("nan")
+def _median(rounds: RoundTable) -> float:
+    durations = rounds["host_ns"][rounds.measured]
+    return float(np.median(durations)) if durations.size else math.nan

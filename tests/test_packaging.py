@@ -32,12 +32,13 @@ ARROWS: dict[str, set[str]] = {
     "eval": {"files", "kernels", "envs", "results", "policies", "accel"},
 }
 SOURCES = sorted(path.relative_to(ROOT) for folder in ARROWS for path in (ROOT / folder).rglob("*.py"))
-# What a package needs beside its Python files. Reports and training write elsewhere, so all of it is data.
+# What a package needs beside its Python files: all of it but libraries of executions, which lie next to policies.
 DATA = sorted(
     path.relative_to(ROOT)
     for folder in ARROWS
     for path in (ROOT / folder).rglob("*")
     if path.is_file() and path.suffix not in {".py", ".pyc"} and not path.name.startswith(".")
+    if path.parent.suffix != ".library"
 )
 
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from replan.kernels import accept, attention, geglu, project, qkv
+from replan.kernels.decision import Channels, decide
 from replan.kernels.norm import FoldedNorm
 from torch import Tensor
 
@@ -148,13 +149,13 @@ def cases() -> Iterator[Case]:
         "accept",
         lambda new: (
             *(new(*shape).float() for shape in ((2, ROWS, 32), (2, ROWS, 32), (2,), (1, ROWS, 32))),
-            accept.Channels(new(32) > -9, new(32) > 1),
+            Channels(new(32) > -9, new(32) > 1),
             new(32).float(),
             10,
             0.15,
         ),
         accept.accept,
-        accept.reference,
+        decide,
         0,
         4 * (2 * 3 + 1) * ROWS * 32,
     )

@@ -1,11 +1,11 @@
-"""Compiles every kernel for every architecture, without a GPU, and writes kernels/resources.toml.
+"""Compiles every kernel with every tile for every architecture, without a GPU, and writes kernels/resources.toml.
 
     .venv/bin/python tools/kernels.py            compile everything and write the table
     .venv/bin/python tools/kernels.py --check 90 compile for one architecture and compare with the table
 
 A kernel is refused when it spills registers, needs more shared memory than a block can have, or multiplies matrices
 without tensor cores. The table is committed, so that a change of registers or shared memory shows in a review. This
-needs the package triton, whose wheel brings the assembler, and a minute.
+needs the package triton, whose wheel brings the assembler, and three minutes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import triton
 from replan.kernels import accept, attention, geglu, project, qkv
-from replan.kernels.launch import PLAIN, Tile
+from replan.kernels.launch import PLAIN, Tile, Tiles
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -65,49 +65,47 @@ class Variant(NamedTuple):
 
     Attributes:
         name: In the table.
+        tile: Block sizes.
         kernel: The jitted function.
         pointers: Types of what its pointers point to; those without one hold activations.
         numbers: Arguments that are numbers.
-        constants: Compile-time arguments.
-        tile: Block sizes.
+        constants: Compile-time arguments, but for those of the tile.
         unit: Numbers that are 1 at every launch.
         multiplies: Whether it multiplies matrices.
     """
 
     name: str
+    tile: Tile
     kernel: Any
     pointers: dict[str, str]
     numbers: tuple[str, ...]
     constants: dict[str, Any]
-    tile: Tile
     unit: tuple[str, ...] = ()
     multiplies: bool = True
 
 
 def variants() -> Iterator[Variant]:
-    """Yields the kernels as pi0, pi0.5 and the methods launch them at full size, in bfloat16."""
+    """Yields the kernels as pi0, pi0.5 and the methods launch them at full size, in bfloat16, with every tile."""
     table = {"scale": "fp32", "bias": "fp32", "rows": "i64", "neurons": "i64"}
     numbers = ("length", "count", "neuron_count", "hidden", "width", "scale_stride", "bias_stride")
-    for name, tile, flags in (
+    for name, tiles, flags in (
         ("geglu, all neurons of a step", geglu.STEP, "NORM BIAS"),
         ("geglu, chosen neurons of a step", geglu.CHOSEN, "NEURONS"),
         ("geglu, chosen rows of the prefix", geglu.PREFIX, "ROWS"),
     ):
-        constants = {**_flags("NORM BIAS ROWS NEURONS", flags), "EPSILON": 1e-6, "M": tile.m, "N": tile.n, "K": tile.k}
-        yield Variant(name, geglu._geglu, table, numbers, constants, tile)
+        constants = {**_flags("NORM BIAS ROWS NEURONS", flags), "EPSILON": 1e-6}
+        yield from _tiled(tiles, name, geglu._geglu, table, numbers, constants)
     table = {"neurons": "i64", "rows": "i64", "partials": "fp32", "arrived": "i32"}
     numbers = ("count", "length", "height", "columns", "inner", "weight_row", "weight_column", "gate_stride")
-    for name, tile, flags, unit in (
+    for name, tiles, flags, unit in (
         ("project, all neurons of a step", project.STEP, "RESIDUAL GATE", ("weight_row",)),
         ("project, an anchor's change", project.STEP, "NEURONS ANCHOR", ("weight_column",)),
         ("project, chosen rows of the prefix", project.PREFIX, "ROWS", ("weight_row",)),
     ):
-        constants = {
-            **_flags("NEURONS ANCHOR RESIDUAL GATE ROWS", flags),
-            **{"SPLIT": tile.split, "M": tile.m, "N": tile.n, "K": tile.k},
-        }
-        yield Variant(name, project._project, table, numbers, constants, tile, unit)
-    yield Variant(
+        constants = {**_flags("NEURONS ANCHOR RESIDUAL GATE ROWS", flags), "SPLIT": tiles[0].split}
+        yield from _tiled(tiles, name, project._project, table, numbers, constants, unit)
+    yield from _tiled(
+        qkv.STEP,
         "qkv",
         qkv._qkv,
         {"scale": "fp32", "bias": "fp32"},
@@ -122,37 +120,43 @@ def variants() -> Iterator[Variant]:
             "value_branch",
             "value_row",
         ),
-        {"HEADS": 8, "NORM": True, "BIAS": True, "EPSILON": 1e-6, "M": qkv.STEP.m, "N": qkv.STEP.n, "K": qkv.STEP.k},
-        qkv.STEP,
+        {"HEADS": 8, "NORM": True, "BIAS": True, "EPSILON": 1e-6},
     )
-    tile = attention.STEP
-    yield Variant(
+    parts = attention.STEP[0].split
+    yield from _tiled(
+        attention.STEP,
         "attention, parts",
         attention._split,
         {"mask": "i1", "sums": "fp32", "logs": "fp32"},
         ("rows", "past", "new", "dim", "scale", *STRIDES, "mask_branch"),
-        {"MASK": False, "SPLIT": tile.split, "M": tile.m, "N": tile.n, "D": 256},
-        tile,
+        {"MASK": False, "SPLIT": parts, "D": 256},
     )
-    parts = tile.split + 1
-    yield Variant(
+    yield from _tiled(
+        PLAIN,
         "attention, combined",
         attention._combine,
         {"sums": "fp32", "logs": "fp32"},
         ("rows", "dim"),
-        {"PARTS": parts, "P": triton.next_power_of_2(parts), "D": 256},
-        PLAIN,
+        {"PARTS": parts + 1, "P": triton.next_power_of_2(parts + 1), "D": 256},
         multiplies=False,
     )
-    yield Variant(
+    yield from _tiled(
+        PLAIN,
         "accept",
         accept._accept,
         {**dict.fromkeys(accept._accept.arg_names, "fp32"), "continuous": "i1", "gripper": "i1"},
         ("branches", "horizon", "width", "window", "delta"),
         {"H": 64, "A": 32},
-        PLAIN,
         multiplies=False,
     )
+
+
+def _tiled(tiles: Tiles, name: str, *about: Any, **others: Any) -> Iterator[Variant]:
+    """Yields a variant per tile."""
+    for tile in tiles:
+        sizes = " x ".join(map(str, tile.constants().values()))
+        label = f"{name}: {sizes}, {tile.warps} warps, {tile.stages} stages" if sizes else name
+        yield Variant(label, tile, *about, **others)
 
 
 def _flags(every: str, chosen: str) -> dict[str, bool]:
@@ -166,7 +170,7 @@ def compiled(variant: Variant, architecture: int) -> dict[str, Any]:
         SystemExit: It spills, does not fit, or multiplies without tensor cores.
     """
     names = variant.kernel.arg_names
-    constants = {**variant.constants, **dict.fromkeys(variant.unit, 1)}
+    constants = {**variant.constants, **variant.tile.constants(), **dict.fromkeys(variant.unit, 1)}
     signature, attributes = {}, {}
     for place, name in enumerate(names):
         if name in constants:
@@ -222,6 +226,7 @@ def write(found: dict[str, dict[str, dict[str, Any]]]) -> None:
     lines = [
         "# Written by `make kernels`: what each kernel takes, compiled without a GPU. Registers are per thread, shared",
         "# memory is in bytes per block; wide loads are copies of 16 bytes to it that do not wait. No kernel spills.",
+        "# Of several tiles the first launch of a size chooses the fastest.",
         f'triton = "{triton.__version__}"',
     ]
     for name, each in found.items():

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...policies import checkpoint
-from ...policies.gemma import GemmaLayer, RMSNorm, rope_table
+from ...policies.gemma import GemmaLayer, RMSNorm, rotary
 from ...policies.model import FlowModel, KVContext, Prefix
 
 KIND = "flash-draft"
@@ -114,7 +114,7 @@ class Draft(nn.Module):
         else:
             mask = torch.cat([mask, mask.new_ones(batch, 1 + queries.shape[1])], 1)
             positions, rows = (mask.cumsum(1) - 1).clamp_min(0), mask[:, None]
-        rope = rope_table(positions, self.head_dim, seen.dtype)
+        rope = rotary(positions, self.head_dim, seen.dtype)
         split = length + 1
         k, v = self.layer.keys_values(seen, (rope[0][:, :split], rope[1][:, :split]))
         q, own_k, own_v = self.layer.project(queries, (rope[0][:, split:], rope[1][:, split:]))

@@ -5,32 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from ...kernels.decision import Channels, Decision, switches
 from ...policies.model import DENSE, Context, FlowModel, Inputs
 from ...policies.policy import Policy
 from ...policies.round import Call, Proposal
 from ...policies.seams import Method, Seam
 from ...policies.weights import CheckpointError
 from .draft import Draft, DraftConfig, check_family, draft_path, load_draft, misfit, save_draft
+from .strain import Strain
 
 MOST_POINTS = 32
 """Verification is one batch of as many branches; the paper has 4 at most."""
-
-
-class Verdict(NamedTuple):
-    """The result of verification.
-
-    Attributes:
-        distance: [K, H] distance of the draft to each reconstructed endpoint, RMS over the continuous channels.
-        endpoints: [K, H, A], normalised.
-    """
-
-    distance: Tensor
-    endpoints: Tensor
 
 
 class Flash(Method):
@@ -52,6 +42,9 @@ class Flash(Method):
         verify: ``always`` verifies every draft (the paper); ``unless_switching`` saves the verification of a draft that
             switches the gripper, which the full path replaces whatever verification says. The actions are the same.
             Such a round takes the route ``unverified``, since it costs less than a fallback.
+        adapt: How much ``delta`` follows the moment (the paper's future work): tighter where the views have changed
+            more since the kept context, or the draft bends more, than so far in the episode, and looser where less, by
+            a factor of 2 at most. 0 is the paper's fixed threshold.
 
     Raises:
         ValueError: An option is out of range.
@@ -73,6 +66,7 @@ class Flash(Method):
         blind: float = 0.25,
         reject: str = "now",
         verify: str = "always",
+        adapt: float = 0.0,
     ) -> None:
         if not delta >= 0:
             raise ValueError(f"delta must be at least 0, got {delta}")
@@ -88,6 +82,7 @@ class Flash(Method):
         self.always = verify == "always"
         self.delta, self.tau, self.refresh, self.gripper = delta, tau, refresh, gripper
         self.max_age, self.blind, self.reject = max_age, blind, reject
+        self.strain = Strain(adapt)
 
     @classmethod
     def misfit(cls, model: type[FlowModel]) -> str | None:
@@ -119,11 +114,19 @@ class Flash(Method):
             wanted = {name: getattr(model.config, name) for name in misfits}
             raise CheckpointError(f"{path} is a draft with {misfits}, but {policy.path} has {wanted}")
         self.draft = draft.to(model.device)
+        flags, processor = torch.zeros(2, model.action_dim, dtype=torch.bool), policy.processor
+        flags[0, list(processor.continuous)] = True
+        flags[1, list(processor.gripper)] = self.gripper
+        self.channels = Channels(*flags.to(model.device))
+        # As numbers for the model, which keeps what they make of it, and as a tensor for arithmetic with points.
+        self._times = tuple(model.flow.time(point) for point in self.tau)
+        self._column = torch.tensor(self._times, device=model.device)
 
     def begin(self) -> None:
         """Forgets the context, without which nothing else that a full round leaves is read, and the counters."""
         self._context: Context | None = None
         self._count: Counter[str] = Counter()
+        self.strain.begin()
 
     def propose(self, call: Call) -> Proposal | None:
         """Drafts and verifies; None where the round goes to the full path without a draft."""
@@ -134,15 +137,15 @@ class Flash(Method):
         with call.stage("draft"):
             chunk = self.draft(call.prefix, call.inputs.state)
         self._count["drafted"] += 1
-        switching = self._switches(call, chunk)
-        if switching and not self.always:
+        if not self.always and bool(switches(chunk, self.channels, self.command(call, chunk), call.window)):
             self._count["gripper_fallbacks"] += 1
             return Proposal(chunk, length=0, route="unverified")
         with call.stage("verify"):
-            verdict = self.verify(call, chunk)
-            accepted = accepted_prefix(verdict.distance[:, : call.window], self.delta)
-        call.extra["distance"] = float(verdict.distance[:, : call.window].max())
-        if switching or self._switches(call, verdict.endpoints):
+            delta = self._threshold(call, chunk)
+            # All that the round asks of it at once: the host waits for the device here.
+            numbers = self.verify(call, chunk, delta).numbers.tolist()
+        accepted, switching, call.extra["distance"] = int(numbers[0]), bool(numbers[1]), numbers[2]
+        if switching:
             self._count["gripper_fallbacks"] += 1
             return Proposal(chunk, length=0, route="fallback", accepted=0, drafted=call.window)
         if accepted == 0:
@@ -155,27 +158,42 @@ class Flash(Method):
             self._count["accepted_actions"] += accepted
         return Proposal(chunk, length, "flash" if length else "fallback", accepted, call.window)
 
-    def verify(self, call: Call, chunk: Tensor) -> Verdict:
-        """Reconstructs the endpoint from every verification point, as one batch (algorithm 1).
+    def verify(self, call: Call, chunk: Tensor, delta: float) -> Decision:
+        """Reconstructs the endpoint from every verification point, as one batch, and judges the draft (algorithm 1).
 
         Args:
             call: The round; its noise is shared by all points.
             chunk: [1, H, A] draft.
+            delta: Largest distance of an accepted action.
         """
-        model, processor = self._policy.model, self._policy.processor
+        flow = self._policy.model.flow
         assert self._context is not None
         context = call.stages.condition(self._context, call.inputs).expand(len(self.tau))
-        times = tuple(model.flow.time(point) for point in self.tau)  # numbers: what they make of the model is kept
-        column = torch.tensor(times, device=chunk.device)[:, None, None]
-        x = model.flow.mix(chunk, call.noise, column)
-        endpoints = model.flow.endpoint(x, call.stages.step(x, times, context, DENSE), column)
-        distance = (endpoints - chunk)[..., processor.continuous].square().mean(-1).sqrt()
-        return Verdict(distance, endpoints)
+        column = self._column[:, None, None]
+        x = flow.mix(chunk, call.noise, column)
+        velocity = flow.velocity(x, call.stages.step(x, self._times, context, DENSE), column)
+        given = x, velocity, flow.remaining(self._column), chunk, self.channels, self.command(call, chunk)
+        return call.stages.decide(*given, call.window, delta)
+
+    def command(self, call: Call, chunk: Tensor) -> Tensor:
+        """Returns [A] the last command in the policy's space, where it is a gripper's; the draft's first without one.
+
+        Args:
+            call: The round.
+            chunk: [1, H, A] draft.
+        """
+        if not len(call.executed):
+            return chunk[0, 0]
+        processor = self._policy.processor
+        command = torch.zeros(chunk.shape[-1])
+        command[list(processor.gripper)] = processor.normalise_gripper(call.executed[-1])
+        return command.to(chunk.device)
 
     def observe_full(self, call: Call) -> None:
         """Keeps the context of a full round."""
         self._context, self._context_step = call.context, call.control_step
-        self._contrast = _contrast(call.inputs)
+        self._instruction = call.instruction
+        self._images, self._contrast = call.inputs.images, _contrast(call.inputs)
         self._since_full, self._owed = 0, False
         self._count["full_rounds"] += 1
 
@@ -183,9 +201,17 @@ class Flash(Method):
         """Rounds by route, and why full rounds were full."""
         return dict(self._count)
 
+    def _threshold(self, call: Call, chunk: Tensor) -> float:
+        """Returns the largest distance of an accepted action in this round, and reports it where it adapts."""
+        if not self.strain.power:
+            return self.delta
+        motion = chunk[0, : call.window, self._policy.processor.continuous]
+        call.extra["delta"] = self.delta * self.strain.relief(call, self._images, motion)
+        return call.extra["delta"]
+
     def _unusable(self, call: Call) -> str | None:
         """Returns the counter of the reason why the kept context may not be reused, or None."""
-        if self._context is None:
+        if self._context is None or call.instruction != self._instruction:
             return "first"
         if self._owed:
             return "owed"
@@ -196,21 +222,6 @@ class Flash(Method):
         if self.blind and bool((_contrast(call.inputs) < self.blind * self._contrast).any()):
             return "blind"
         return None
-
-    def _switches(self, call: Call, chunks: Tensor) -> bool:
-        """Whether a gripper of any chunk [K, H, A] changes inside the window, or against the last command."""
-        if not self.gripper:
-            return False
-        closed = chunks[:, : call.window, list(self._policy.processor.gripper)] > 0  # [K, W, G]
-        first = closed[:1, :1]
-        if len(call.executed):
-            first = self._policy.processor.normalise_gripper(call.executed[-1]).to(chunks.device) > 0
-        return bool((closed != first).any())
-
-
-def accepted_prefix(distance: Tensor, delta: float) -> int:
-    """Returns the longest prefix that every branch accepts: [K, W] distances -> 0..W (algorithm 1)."""
-    return int((distance <= delta).all(0).long().cumprod(0).sum())
 
 
 def _contrast(inputs: Inputs) -> Tensor:

@@ -42,16 +42,11 @@ class ActionCache(Method):
     papers = ("2609.19104",)
 
     def __init__(self, ratio: float = 0.5, anchors: tuple[int, ...] | None = None) -> None:
-        if anchors is not None and (anchors[0] != 0 or list(anchors) != sorted(set(anchors))):
-            raise ValueError(f"anchors must be steps in rising order that begin with 0, got {anchors}")
-        self._anchors, self._neurons = anchors, SelectedNeurons(ratio, scores=True)
+        self._anchors, self._neurons = check_anchors(anchors), SelectedNeurons(ratio, scores=True)
 
     def attach(self, policy: Policy) -> None:
         """Places the anchors."""
-        steps = policy.model.flow.steps
-        self._neurons.anchors = self._anchors or halves(policy.model.flow)
-        if self._neurons.anchors[-1] >= steps:
-            raise ValueError(f"action_cache has an anchor at step {self._neurons.anchors[-1]} of {steps}")
+        self._neurons.anchors = place_anchors(self.name, self._anchors, policy.model.flow)
 
     def begin(self) -> None:
         """Forgets the last episode."""
@@ -77,6 +72,29 @@ class ActionCache(Method):
         return self._neurons.counters()
 
 
+def check_anchors(anchors: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """Returns anchors as a user gave them.
+
+    Raises:
+        ValueError: They do not rise from step 0.
+    """
+    if anchors is not None and (anchors[0] != 0 or list(anchors) != sorted(set(anchors))):
+        raise ValueError(f"anchors must be steps in rising order that begin with 0, got {anchors}")
+    return anchors
+
+
+def place_anchors(method: str, anchors: tuple[int, ...] | None, flow: FlowSpec) -> tuple[int, ...]:
+    """Returns the anchors in a flow: those that were given, or of two groups of equal length.
+
+    Raises:
+        ValueError: The flow has too few steps.
+    """
+    placed = anchors or halves(flow)
+    if placed[-1] >= flow.steps:
+        raise ValueError(f"{method} has an anchor at step {placed[-1]} of {flow.steps}")
+    return placed
+
+
 def halves(flow: FlowSpec) -> tuple[int, ...]:
     """Returns the anchors of two groups of equal length: 0 and 5 of ten steps, as the paper has them."""
     return tuple(sorted({0, flow.steps // 2}))
@@ -94,6 +112,7 @@ class SelectedNeurons(Ops):
     Attributes:
         anchors: Steps at which groups begin.
         masks: The important neurons; None computes all of them.
+        anchor: Whether the present step is the anchor of its group.
 
     Raises:
         ValueError: The ratio is not in 0..1.
@@ -138,8 +157,9 @@ class SelectedNeurons(Ops):
     def at(self, step: int) -> None:
         """Begins a group with its first step that is computed."""
         group = bisect(self.anchors, step) - 1
-        if group != self._group:
-            self._group, self._kept = group, {}  # this step is the anchor
+        self.anchor = group != self._group
+        if self.anchor:
+            self._group, self._kept = group, {}
         self._steps[group].append([])
 
     def ffn(self, layer: int, x: Tensor, ffn: Any, rows: Tensor | None) -> Tensor:

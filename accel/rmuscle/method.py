@@ -8,10 +8,12 @@ from ...policies.model import Ops
 from ...policies.policy import Policy
 from ...policies.round import FULL, Call
 from ...policies.seams import Method, Seam
-from ..library import Library, Pack
+from ..admission import Admitted
+from ..library import Entry, Library, Pack, stacked
 from ..retrieval import CACHED, FALLBACK, Limits, Retrieval
 from .action_cache import SelectedNeurons
 from .context_cache import SplicedRows, States, states
+from .recording import entry_of
 
 PRESETS = {"fast": (0.2, 0.25), "default": (0.4, 0.5), "slow": (0.6, 0.75)}
 """Shares of visual tokens and of neurons that are computed, as the paper has them."""
@@ -34,6 +36,8 @@ class RMuscle(Method):
         memory_mb: Memory for prepared references, in units of 10^6 bytes.
         rebuild_ms: Time that preparing a reference is taken to need. It is stated, not measured, so that an episode
             comes out the same on every machine; what takes longer is charged to the next round.
+        admit: Most successful episodes that join the library while it is used; where there are too many, those leave
+            that others cover. The method then learns across episodes. 0 is the library alone.
 
     Raises:
         ValueError: An option is out of range.
@@ -57,18 +61,22 @@ class RMuscle(Method):
         ahead: int = 4,
         memory_mb: int = 3000,
         rebuild_ms: float = 25.0,
+        admit: int = 0,
     ) -> None:
+        if admit < 0:
+            raise ValueError(f"rmuscle admits 0 or more episodes, got {admit}")
         if preset not in PRESETS:
             raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}")
         limits = Limits(library, similarity, width, ahead, memory_mb, rebuild_ms)
         self._rows = SplicedRows(PRESETS[preset][0] if tokens is None else tokens, keeps=False)
-        self._neurons = SelectedNeurons(PRESETS[preset][1] if neurons is None else neurons, scores=False)
+        self._neurons = SelectedNeurons(PRESETS[preset][1] if neurons is None else neurons, scores=admit > 0)
         if self._rows.ratio < 1 or self._neurons.ratio < 1:  # a cache that is switched off cannot be active
             used = (self._rows.ratio < 1, self._neurons.ratio < 1)
             self.activity_counters = tuple(
                 name for name, active in zip(RMuscle.activity_counters, used, strict=True) if active
             )
-        self._limits, self.retrieval = limits, Retrieval(limits, self._states, _bytes)
+        self._limits, self.retrieval = limits, Retrieval(limits, self._states, _bytes, admit)
+        self.ordered = admit > 0
         self.begin()
 
     def files(self, policy: Path) -> list[Path]:
@@ -100,6 +108,16 @@ class RMuscle(Method):
         self.retrieval.begin()
         self._rows.begin()
         self._neurons.begin()
+        self._rounds: dict[str, list[Entry]] = {}  # of this episode, by instruction
+        self._admitted = 0
+
+    def end(self, success: bool) -> None:
+        """Admits the episode, if it succeeded under one instruction."""
+        if not self.ordered or not success or len(self._rounds) != 1:
+            return
+        ((instruction, rounds),) = self._rounds.items()
+        if len({each.query.shape for each in rounds}) == 1:  # else a camera went missing on the way
+            self._admitted = self.retrieval.admit(Admitted(instruction, stacked(rounds)))
 
     def look(self, call: Call) -> None:
         """Retrieves the round's reference.
@@ -136,10 +154,15 @@ class RMuscle(Method):
         """Reports what was computed in this round."""
         self._rows.report(call)
         self._neurons.report(call)
+        if self.ordered:
+            library = self.retrieval.library
+            entry = entry_of(call, self._neurons, library.ratios, library.neurons)
+            self._rounds.setdefault(call.instruction, []).append(entry)
 
     def counters(self) -> dict[str, float]:
         """Rounds by route, prepared references, and what both caches took over."""
-        return {**self._rows.counters(), **self._neurons.counters(), **self.retrieval.rounds}
+        counted = {**self._rows.counters(), **self._neurons.counters(), **self.retrieval.rounds}
+        return {**counted, "admitted": self._admitted} if self.ordered else counted
 
     def _states(self, pack: Pack, row: int) -> States:
         return states(self._model, pack.inputs(row).to(self._model.device, self._model.dtype))

@@ -55,14 +55,26 @@ class Recording(Method):
 
     def observe_full(self, call: Call) -> None:
         """Adds an entry."""
-        cpu = torch.device("cpu")
         every = self._ops.important(1)
         assert every is not None
         self.neurons = every[0].shape[-1]
-        masks = []
-        for ratio in self._ratios:
-            chosen = self._ops.important(ratio)
-            assert chosen is not None
-            masks.append(as_bits(torch.stack(list(chosen)), self.neurons))
-        query = query_of(call.prefix).to(cpu, torch.float16).clone()
-        self.entries.append(Entry(call.inputs.to(cpu, torch.float32), query, torch.stack(masks)))
+        self.entries.append(entry_of(call, self._ops, self._ratios, self.neurons))
+
+
+def entry_of(call: Call, neurons: SelectedNeurons, ratios: tuple[float, ...], count: int) -> Entry:
+    """Returns what a library keeps of a round whose full path has run.
+
+    Args:
+        call: The round.
+        neurons: What noted the contributions of its neurons.
+        ratios: Shares for which the entry has masks.
+        count: Neurons of a layer.
+    """
+    cpu, masks = torch.device("cpu"), []
+    for ratio in ratios:
+        groups = neurons.important(ratio)
+        assert groups is not None
+        some = next(each for each in groups if len(each))  # stands in for groups of which no step was computed
+        masks.append(as_bits(torch.stack([each if len(each) else some for each in groups]), count))
+    query = query_of(call.prefix).to(cpu, torch.float16).clone()
+    return Entry(call.inputs.to(cpu, torch.float32), query, torch.stack(masks))

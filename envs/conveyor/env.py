@@ -11,7 +11,7 @@ from . import task as rules
 from .cell import ArmEnv
 from .expert import GRASPS, SEVERAL_GRASPS, plan
 from .physics import BINS, ConveyorPhysics, model_xml
-from .suite import TASKS
+from .suite import EITHER_TASKS, TASKS
 
 
 class ConveyorSorting(ArmEnv[rules.Draw, ConveyorPhysics]):
@@ -32,6 +32,7 @@ class ConveyorSorting(ArmEnv[rules.Draw, ConveyorPhysics]):
         speed: Belt speed in m/min; None samples it from 6 to 15 with the cell.
         image_size: Side of both images in pixels.
         render_mode: ``rgb_array``, or None.
+        either: The instruction names no bin, and both are right (the ``either`` variant).
 
     Raises:
         ValueError: A setting is out of range or of another type.
@@ -51,8 +52,10 @@ class ConveyorSorting(ArmEnv[rules.Draw, ConveyorPhysics]):
         speed: float | None = None,
         image_size: int = 64,
         render_mode: str | None = None,
+        either: bool = False,
     ) -> None:
-        super().__init__(TASKS, speed=speed, image_size=image_size, render_mode=render_mode)
+        tasks = EITHER_TASKS if flag("either", either) else TASKS
+        super().__init__(tasks, speed=speed, image_size=image_size, render_mode=render_mode)
         self.distractor = flag("distractor", distractor)
 
     def _begin(self, task: str, init_state: int, seed: int) -> dict[str, Any]:
@@ -61,7 +64,7 @@ class ConveyorSorting(ArmEnv[rules.Draw, ConveyorPhysics]):
         )
         objects = tuple(sorted(start.poses))
         self._physics = ConveyorPhysics(objects, start.speed / 60, start.tool, start.tool_yaw, start.poses)
-        return self._manifest(model_xml(objects), rules.TIME_LIMIT_NS, rules.SUCCESS_RULE)
+        return self._manifest(model_xml(objects), rules.TIME_LIMIT_NS, start.success_rule)
 
     def _outcome(self) -> str | None:
         return rules.outcome(self._physics, self._start, self.time_ns)
@@ -74,4 +77,5 @@ class ConveyorSorting(ArmEnv[rules.Draw, ConveyorPhysics]):
         self._require_start()
         start = self._start
         grasps = (SEVERAL_GRASPS if self.distractor else GRASPS)[start.target]
-        return plan(self._view(start.target, BINS[start.bin], grasps), horizon)
+        place = BINS[rules.bin_of_the_expert(self._physics.tool_position, start)]
+        return plan(self._view(start.target, place, grasps), horizon)

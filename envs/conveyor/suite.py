@@ -7,6 +7,7 @@ from ..demonstrations import Demonstrations
 from ..suite import Install, Suite
 
 TASKS = ("dog-red", "dog-blue", "brush-red", "brush-blue")
+EITHER_TASKS = ("dog-either", "brush-either")
 CAMERAS = ("third", "wrist")
 
 SUITES = tuple(
@@ -14,16 +15,17 @@ SUITES = tuple(
         name,
         env_id,
         "replan.envs.conveyor.env:ConveyorSorting",
-        TASKS,
+        tasks,
         kwargs=kwargs,
         cameras=CAMERAS,
         settings={"speed": float},
         demonstrations=Demonstrations("replan.envs.conveyor.demonstrations:episode"),
         policy=policy,
     )
-    for name, env_id, kwargs, policy in (
-        ("conveyor", "replan/ConveyorSorting-v0", {}, "pi0-tiny"),
-        ("conveyor-hard", "replan/ConveyorSortingHard-v0", {"distractor": True}, "pi0-tiny-hard"),
+    for name, env_id, tasks, kwargs, policy in (
+        ("conveyor", "replan/ConveyorSorting-v0", TASKS, {}, "pi0-tiny"),
+        ("conveyor-hard", "replan/ConveyorSortingHard-v0", TASKS, {"distractor": True}, "pi0-tiny-hard"),
+        ("conveyor-either", "replan/ConveyorSortingEither-v0", EITHER_TASKS, {"either": True}, None),
     )
 )
 INSTALL = Install("conveyor", checks=(MUJOCO_RENDERING, FIRST_OBSERVATION), packages=("mujoco", "robosuite"))

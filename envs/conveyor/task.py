@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from ..world import digest
 from .physics import BELT_TOP, BELT_WIDTH, BELT_X, BIN_HALF, BINS, OPENING, TOOL_HOME, ConveyorPhysics
-from .suite import TASKS
+from .suite import EITHER_TASKS, TASKS
 
 SPEEDS = (6.0, 15.0)  # m/min, sampled uniformly unless fixed
 TIME_LIMIT_NS = 10_000_000_000
@@ -25,6 +26,7 @@ SUCCESS_RULE = (
     f"the named object rests (< {RESTING:g} m/s) in the named bin (origin below {IN_BIN_Z:g} m), released (fingers "
     f"open wider than {RELEASED * 1000:g} mm), before it rides past y = {REACH_Y:g} m"
 )
+EITHER = "either"  # in place of a bin's name
 NAMES = {"dog": "toy dog", "brush": "hairbrush"}
 
 _STREAMS = ("target", "lighting", "tool", "speed", "distractor")
@@ -36,7 +38,7 @@ class Draw:
 
     Attributes:
         target: Object to sort.
-        bin: Bin it belongs in.
+        bin: Bin it belongs in, or ``either``.
         speed: Belt speed in m/min.
         poses: Object name to (x, y, yaw) on the belt, in metres and radians.
         tool: Initial tool position in metres.
@@ -57,7 +59,17 @@ class Draw:
     @property
     def instruction(self) -> str:
         """The instruction for the policy."""
-        return f"put the {NAMES[self.target]} in the {self.bin} bin"
+        place = "either bin" if self.bin == EITHER else f"the {self.bin} bin"
+        return f"put the {NAMES[self.target]} in {place}"
+
+    @property
+    def success_rule(self) -> str:
+        """What the manifest says about success."""
+        return SUCCESS_RULE.replace("the named bin", "a bin") if self.bin == EITHER else SUCCESS_RULE
+
+    def accepts(self, place: str | None) -> bool:
+        """Whether the object belongs in a bin; None is no bin."""
+        return place is not None and self.bin in (place, EITHER)
 
 
 def sample(
@@ -66,7 +78,7 @@ def sample(
     """Samples an initial state.
 
     Args:
-        task: One of ``TASKS``.
+        task: One of ``TASKS`` or ``EITHER_TASKS``.
         seed: Seed of the run.
         init_state: Index of the initial state under that seed.
         distractor: Whether the other object travels on the belt too.
@@ -74,7 +86,7 @@ def sample(
         spread: Half range of the tool's start offset in metres.
     """
     target, bin_name = task.split("-")
-    cell = (seed, init_state, TASKS.index(task))
+    cell = (seed, init_state, (*TASKS, *EITHER_TASKS).index(task))
     rng = {name: np.random.default_rng([*cell, number]) for number, name in enumerate(_STREAMS)}
 
     def pose(stream: np.random.Generator, low: float, high: float) -> tuple[float, float, float]:
@@ -112,6 +124,23 @@ def sample_cell(
     }
 
 
+def bin_of_the_expert(tool: np.ndarray, start: Draw) -> str:
+    """Returns the bin that the expert brings the object to.
+
+    Where either will do, it is one drawn with the cell as long as the tool is above the belt, and then the nearer one:
+    so demonstrations of like states go both ways, and what is on its way goes on.
+
+    Args:
+        tool: Position [3] of the tool.
+        start: The initial state.
+    """
+    if start.bin != EITHER:
+        return start.bin
+    if tool[0] > BELT_X - BELT_WIDTH / 2:
+        return tuple(BINS)[int(digest(start), 16) % len(BINS)]
+    return min(BINS, key=lambda name: abs(BINS[name][1] - tool[1]))
+
+
 def outcome(physics: ConveyorPhysics, start: Draw, time_ns: int) -> str | None:
     """Returns the outcome of the episode, or None while it goes on.
 
@@ -122,7 +151,7 @@ def outcome(physics: ConveyorPhysics, start: Draw, time_ns: int) -> str | None:
     where = _bin_of(position)
     if where is not None:
         if _rests_released(physics, start.target):
-            return "success" if where == start.bin else "wrong_bin"
+            return "success" if start.accepts(where) else "wrong_bin"
     elif position[2] < IN_BIN_Z:
         return "dropped"
     if out_of_reach(position):
@@ -131,8 +160,8 @@ def outcome(physics: ConveyorPhysics, start: Draw, time_ns: int) -> str | None:
 
 
 def solved(physics: ConveyorPhysics, start: Draw) -> bool:
-    """Whether the named object rests in the named bin, released, as the world stands."""
-    inside = _bin_of(physics.object_position(start.target)) == start.bin
+    """Whether the named object rests in a bin that it belongs in, released, as the world stands."""
+    inside = start.accepts(_bin_of(physics.object_position(start.target)))
     return inside and _rests_released(physics, start.target)
 
 

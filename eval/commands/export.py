@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ...files import write_file
 from ..spec import BadInput
 from . import json_option, named
+
+if TYPE_CHECKING:
+    from ...results.export import Table
 
 
 @click.command()
@@ -34,22 +37,20 @@ def export(directories: tuple[str, ...], out: str, parquet: bool) -> dict[str, A
         tables = exporting.export(stores)
     Path(out).mkdir(parents=True, exist_ok=True)
     written = {}
-    for name, records in tables._asdict().items():
+    for name, table in tables._asdict().items():
         path = Path(out) / f"{name}.{'parquet' if parquet else 'csv'}"
-        write_file(path, _parquet(records) if parquet else exporting.to_csv(records))
-        written[name] = {"file": str(path), "rows": len(records)}
-        click.echo(f"wrote {path}: {len(records)} rows", err=True)
+        write_file(path, _parquet(table) if parquet else exporting.to_csv(table))
+        written[name] = {"file": str(path), "rows": table.rows}
+        click.echo(f"wrote {path}: {written[name]['rows']} rows", err=True)
     return written
 
 
-def _parquet(records: list[dict[str, Any]]) -> bytes:
+def _parquet(exported: Table) -> bytes:
     import pyarrow  # pyright: ignore[reportMissingImports]
     import pyarrow.parquet  # pyright: ignore[reportMissingImports]
 
-    from ...results.export import columns
-
+    records = list(exported.records())
     page = io.BytesIO()
-    names = columns(records)
-    table = pyarrow.table({name: [record.get(name) for record in records] for name in names})
+    table = pyarrow.table({name: [record.get(name) for record in records] for name in exported.columns})
     pyarrow.parquet.write_table(table, page)
     return page.getvalue()

@@ -47,7 +47,7 @@ def serve_command(
         raise BadInput("the token is empty; leave --token out, or write one")
     if token is None and not _is_loopback(host):
         raise BadInput(f"everybody who reaches {host} could use the policy; add --token, or serve on 127.0.0.1")
-    device = resolved_device(device, provenance.hardware()["accelerator"])
+    device = resolved_device(device, provenance.accelerator())
     service = Service(Registry(), policy, method, dtype, device, convention)
     try:
         server = serve(service, host, port, token, max_bytes)

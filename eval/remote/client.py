@@ -176,7 +176,7 @@ class RemotePolicy:
         about, convention = server.about, self._address.convention
         suites = about.get("suites")
         return PolicyInfo(
-            files=_Said(server.metadata, server.url),
+            files=_identity(server.metadata, server.url),
             marks=tuple(_marks(about)),
             trained_on=tuple(_texts(suites)) if isinstance(suites, list) else None,
             code=source.digest(source.named(*CODE)),
@@ -287,19 +287,11 @@ class RemoteAgent(QueueAgent):
         return planned
 
 
-class _Said(Files):
+def _identity(metadata: Mapping[Any, Any], url: str) -> Files:
     """Stands for the files of a policy that only its server has: what the server says about itself, and where it is."""
-
-    def __init__(self, metadata: Mapping[Any, Any], url: str) -> None:
-        super().__init__()
-        said = metadata.get("replan")
-        known = isinstance(said, dict) and "identity" in said
-        self._sha256 = {url: digest_of(repr(said) if known else [url, repr(sorted(metadata.items(), key=repr))])}
-
-    @property
-    def sha256(self) -> dict[str, str]:  # type: ignore[override]
-        """Digest by address."""
-        return self._sha256
+    said = metadata.get("replan")
+    known = isinstance(said, dict) and "identity" in said
+    return Files(known={url: digest_of(repr(said) if known else [url, repr(sorted(metadata.items(), key=repr))])})
 
 
 def _took(answer: Mapping[Any, Any]) -> int | None:

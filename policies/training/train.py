@@ -99,8 +99,9 @@ def train(folders: list[Path], out: Path, recipe: Recipe, start: Path | None = N
         workers: Processes.
 
     Raises:
-        ValueError: The run folder holds another training.
+        ValueError: Recordings, recipe and ``start`` do not go together, or the run folder holds another training.
     """
+    _beginning(folders, recipe, start)  # here, where its errors are sentences, and before anything is written
     out.mkdir(parents=True, exist_ok=True)
     plan = {**asdict(recipe), "data": [str(folder) for folder in folders], "start": str(start), "workers": workers}
     note = out / "recipe.json"

@@ -9,26 +9,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 from replan import accel
-from replan.accel.flash.draft import Draft, DraftConfig, draft_path, load_draft, save_draft
-from replan.accel.flash.method import Flash, Verdict, accepted_prefix
+from replan.accel.flash.draft import Draft, DraftConfig, draft_path, load_draft
+from replan.accel.flash.method import Flash
 from replan.accel.flash.training import draft_loss
 from replan.eval.clock import RouteWithoutLatency, check_routes, parse_latency
+from replan.kernels.decision import Channels, decide
 from replan.policies import checkpoint
 from replan.policies.agent import ChunkAgent
 from replan.policies.checkpoint import CheckpointError
 from replan.policies.model import Prefix
-
-
-@pytest.fixture(scope="module")
-def flash_policy(policy):
-    """The policy with a random draft beside it."""
-    draft, generator = Draft(DraftConfig.of(policy.model.config)), torch.Generator().manual_seed(3)
-    draft.start_from(policy.model.vlm[0], generator)
-    with torch.no_grad():  # so that nothing hides behind a zero
-        draft.norm.weight.normal_(0, 0.5, generator=generator)
-        draft.head.bias.normal_(0, 0.1, generator=generator)
-    save_draft(draft_path(policy.path), draft, {}, policy.files)
-    return policy
+from verification import verifying
 
 
 def run(policy, observation, spec, steps=31):
@@ -80,7 +70,8 @@ def test_only_the_accepted_prefix_is_executed(flash_policy, observation):
     verdict = verify(flash_policy, rounds[1].call)
     worst = verdict.distance.max(0).values[:10]
     delta = float(worst[:3].max()) + 1e-6  # at least three pass
-    expected = accepted_prefix(verdict.distance[:, :10], delta)
+    close = (verdict.distance[:, :10] <= delta).all(0).tolist()
+    expected = close.index(False) if False in close else 10
     _, rounds, _ = run(flash_policy, observation, f"flash:delta={delta}:gripper=false", steps=11)
     assert rounds[1].accepted == len(rounds[1].actions) == expected >= 3
 
@@ -90,7 +81,7 @@ def verify(policy, call, context=None):
     method.attach(policy)
     with torch.inference_mode():
         method._context = context or policy.model.prefill(call.prefix)
-        return method.verify(call, method.draft(call.prefix, call.inputs.state))
+        return method.verify(call, method.draft(call.prefix, call.inputs.state), method.delta)
 
 
 def test_verification_is_algorithm_1(flash_policy, observation):
@@ -118,17 +109,26 @@ def test_the_dense_chunk_verifies_better_than_a_random_one(flash_policy, observa
     method.attach(flash_policy)
     with torch.inference_mode():
         method._context = call.context
-        dense = method.verify(call, call.chunk).distance
-        shifted = method.verify(call, call.chunk + 1.0).distance
+        dense = method.verify(call, call.chunk, delta=0).distance
+        shifted = method.verify(call, call.chunk + 1.0, delta=0).distance
     assert dense.mean() < shifted.mean()
 
 
 def test_a_prefix_ends_at_the_first_action_that_any_branch_rejects():
-    distance = torch.tensor([[0.1, 0.1, 0.3, 0.1], [0.1, 0.1, 0.1, 0.1]])
-    assert accepted_prefix(distance, 0.2) == 2
-    assert accepted_prefix(distance, 0.05) == 0
-    assert accepted_prefix(distance, 0.3) == 4  # a distance of exactly delta is accepted
-    assert accepted_prefix(distance.flip(0), 0.2) == 2
+    draft, one = torch.zeros(1, 5, 2), torch.tensor([[0.1, 0.1, 0.3, 0.1, 9], [0.1, 0.1, 0.1, 0.1, 9]])
+    points = torch.stack([one, torch.full_like(one, 7)], -1)
+    channels = Channels(torch.tensor([True, False]), torch.tensor([False, False]))
+
+    def accepted(points, delta):
+        still = torch.zeros_like(points), torch.zeros(2)
+        judged = decide(points, *still, draft, channels, torch.zeros(2), window=4, delta=delta)
+        assert torch.equal(judged.distance, points[..., 0]) and judged.numbers[1:].tolist() == pytest.approx([0, 0.3])
+        return judged.numbers[0]
+
+    assert accepted(points, 0.2) == 2
+    assert accepted(points, 0.05) == 0
+    assert accepted(points, float(one[0, 2])) == 4  # a distance of exactly delta is accepted
+    assert accepted(points.flip(0), 0.2) == 2
 
 
 def test_the_state_is_fresh_and_the_context_is_the_last_full_rounds(flash_policy, observation):
@@ -167,9 +167,9 @@ def test_a_fallback_renews_the_context_and_the_age(flash_policy, observation):
         agent.act(turned)
     seen, verify_ = [], method.verify
 
-    def spy(call, chunk):
+    def spy(call, chunk, delta):
         seen.append(method._context)
-        return verify_(call, chunk)
+        return verify_(call, chunk, delta)
 
     method.verify = spy
     agent.act(turned)
@@ -189,7 +189,7 @@ def test_the_verified_steps_are_those_that_would_be_executed(flash_policy, obser
         if wrong is not None:
             distance[1, wrong] = 0.16
         chunk = torch.zeros(2, 16, 7)
-        method.verify = lambda call, draft, distance=distance, chunk=chunk: Verdict(distance, chunk)
+        verifying(method, distance, chunk)
         agent.act(observation)
         assert agent.round.route == ("fallback" if wrong == 0 else "flash")
         assert len(agent.round.actions) == executed_actions
@@ -206,7 +206,7 @@ def test_the_distance_of_a_step_is_that_steps(flash_policy, observation):
         stages = call.stages  # a velocity that leads from any point to zero
         call.stages = stages._replace(step=lambda x, times, context, ops: x / torch.tensor(times)[:, None, None])
         try:
-            return method.verify(call, chunk)
+            return method.verify(call, chunk, method.delta)
         finally:
             call.stages = stages
 
@@ -244,6 +244,15 @@ def test_a_camera_that_fails_sends_the_round_to_the_full_path(flash_policy, obse
     assert agent.round.route == "full" and agent.counters()["blind"] == 1
 
 
+def test_another_instruction_is_not_verified_against_the_context_of_the_last_one(flash_policy, observation):
+    agent, taken = ChunkAgent(flash_policy, accel.parse("flash:delta=99:gripper=false")), []
+    for step in range(41):
+        instruction = observation["instruction"] if step < 20 else "put the dog in the blue bin"
+        agent.act({**observation, "instruction": instruction})
+        taken += [agent.round.route] if agent.round else []
+    assert taken == ["full", "flash", "full", "flash", "flash"] and agent.counters()["first"] == 2
+
+
 def test_a_view_that_stays_dark_is_the_new_measure_after_one_full_round(flash_policy, observation):
     agent = ChunkAgent(flash_policy, accel.parse("flash:delta=99:gripper=false"))
     dark, taken = {**observation, "third": observation["third"] // 10}, []
@@ -278,7 +287,7 @@ def gripper_method(policy, observation, draft_gripper, branch_gripper):
     endpoints = torch.zeros(2, 16, 7)
     endpoints[0, :, 6] = torch.tensor(draft_gripper)
     endpoints[1, :, 6] = torch.tensor(branch_gripper)
-    method.verify = lambda call, chunk: Verdict(torch.zeros(2, 16), endpoints)
+    verifying(method, torch.zeros(2, 16), endpoints)
     return agent
 
 
@@ -314,10 +323,14 @@ def test_what_is_verified_changes_the_cost_and_no_action(flash_policy, observati
             drafts[-1][:, 5:, 6] *= (-1) ** len(drafts)
             return drafts[-1]
 
-        def verify(call, chunk):
-            verdict = verify_(call, chunk)
-            verdict.endpoints[..., 6] = chunk[..., 6]
-            return verdict
+        def verify(call, chunk, delta):
+            judged = verify_(call, chunk, delta)
+            judged.endpoints[..., 6] = chunk[..., 6]
+            verifying(method, judged.distance, judged.endpoints)
+            try:
+                return method.verify(call, chunk, delta)
+            finally:
+                method.verify = verify
 
         method.draft, method.verify = draft, verify
         agent.reset(4)
@@ -331,7 +344,7 @@ def test_what_is_verified_changes_the_cost_and_no_action(flash_policy, observati
 def test_a_switch_in_the_draft_alone_goes_to_the_full_path(flash_policy, observation):
     """The draft is what would be executed, so that it counts although no branch agrees with it."""
     agent = gripper_method(flash_policy, observation, [-1.0] * 5 + [1.0] * 11, [-1.0] * 16)
-    agent.methods.all[0].verify = lambda call, chunk: Verdict(torch.zeros(2, 16), -torch.ones(2, 16, 7))
+    verifying(agent.methods.all[0], torch.zeros(2, 16), -torch.ones(2, 16, 7))
     executed(agent, flash_policy, [-1.0])
     agent.act(observation)
     assert agent.round.route == "fallback" and agent.counters()["gripper_fallbacks"] == 1
@@ -405,7 +418,7 @@ def test_either_of_two_grippers_sends_the_round_to_the_full_path(flash_policy, o
     closed = torch.zeros(1, 16, 7)
     closed[..., 5], closed[..., 6] = -1, 1
     method.draft = lambda prefix, state: closed
-    method.verify = lambda call, chunk: Verdict(torch.zeros(2, 16), closed.expand(2, -1, -1))
+    verifying(method, torch.zeros(2, 16), closed.expand(2, -1, -1))
     executed(agent, two_armed, last)
     agent.act(observation)
     assert agent.round.route == ("fallback" if falls_back else "flash")
@@ -449,7 +462,7 @@ def test_the_draft_masks_padding_and_lets_queries_see_everything(flash_policy):
 
 def test_the_draft_equals_a_whole_block_that_computes_every_row(flash_policy):
     """The reference computes all rows of [prefix | state | queries] under the blockwise mask and reads the queries."""
-    from replan.policies.gemma import rope_table
+    from replan.policies.gemma import rotary
 
     draft = load_draft(draft_path(flash_policy.path), flash_policy.files)
     generator = torch.Generator().manual_seed(0)
@@ -458,7 +471,7 @@ def test_the_draft_equals_a_whole_block_that_computes_every_row(flash_policy):
         x = torch.cat([embeddings, draft.state_in(state)[:, None], draft.queries[None]], 1)
         sees = torch.ones(1, 37, 37, dtype=torch.bool)
         sees[:, :21, 21:] = False
-        rope = rope_table(torch.arange(37)[None], 32, torch.float32)
+        rope = rotary(torch.arange(37)[None], 32, torch.float32)
         x = draft.layer.attend(x, *draft.layer.project(x, rope), sees)
         x = x + draft.layer.ffn(draft.layer.ffn_norm(x))
         # Gemma's norm, written out: the weight is added to one.

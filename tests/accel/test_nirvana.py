@@ -104,7 +104,7 @@ def test_without_a_reference_the_round_is_dense(remembering):
     dense, _, _ = play(remembering, "dense", other)
     taken, _, agent = play(remembering, "nirvana", other)
     assert torch.equal(taken, dense)
-    assert agent.counters() == {"steps_given": 0, "fallback_rounds": ROUNDS}
+    assert agent.counters() == {"steps_given": 0, "nirvana_fallback_rounds": ROUNDS}
     _, _, agent = play(remembering, "nirvana", frames(), idle=0)  # only how episodes begin is ready
     assert agent.methods.all[0].retrieval.retrieved == {0: ROUNDS}
 

@@ -5,76 +5,14 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from executions import EPISODES, INSTRUCTION, REBUILD, ROUNDS, chunks, frames, play, record
 from replan import accel
 from replan.accel import library
 from replan.accel.retrieval import Window
-from replan.accel.rmuscle.recording import RATIOS, Recording
+from replan.accel.rmuscle.recording import Recording
 from replan.policies.agent import ChunkAgent
 from replan.policies.policy import load_policy
 from replan.policies.weights import CheckpointError
-
-INSTRUCTION = "put the hairbrush in the red bin"
-ROUNDS, EPISODES = 6, 3
-REBUILD = 25_000_000  # nanoseconds
-
-
-def frames(episode, instruction=INSTRUCTION, rounds=ROUNDS):
-    rng = np.random.default_rng(0)
-    images = {camera: rng.integers(0, 128, (64, 64, 3), np.uint8) for camera in ("third", "wrist")}
-    for number in range(rounds):
-        now = {camera: image.copy() for camera, image in images.items()}
-        now["third"][16 * episode : 16 * episode + 16, 8 * number : 8 * number + 16] = 255
-        state = np.full(11, episode + number / 4, np.float32)
-        yield {**now, "state": state, "instruction": instruction}
-
-
-def record(policy, recording, observations):
-    agent = ChunkAgent(policy, [recording], window=1)
-    agent.reset(7)
-    chunks = []
-    for observation in observations:
-        agent.act(observation)
-        chunks.append(agent.round.chunk)
-    return recording.entries, torch.cat(chunks)
-
-
-@pytest.fixture(scope="module")
-def muscular(policy, tmp_path_factory):
-    """A policy with a library next to it."""
-    path = tmp_path_factory.mktemp("muscle") / "random.safetensors"
-    shutil.copy(policy.path, path)
-    policy, recording = load_policy(path), Recording()
-    episodes = [
-        library.Episode(instruction, f"{instruction} {number}", record(policy, recording, frames(number))[0])
-        for instruction in (INSTRUCTION, "put the dog in the red bin")
-        for number in range(EPISODES if instruction == INSTRUCTION else 1)
-    ]
-    library.write(
-        library.library_path(path),
-        episodes,
-        policy.files,
-        ratios=RATIOS,
-        anchors=recording.anchors,
-        neurons=recording.neurons,
-    )
-    return policy
-
-
-def play(policy, spec, observations, idle=100 * REBUILD, seed=3, agent=None):
-    """One round per observation, with time to prepare between them; returns rounds and the agent."""
-    agent = agent or ChunkAgent(policy, accel.parse(spec), window=1)
-    agent.reset(seed)
-    rounds = []
-    for observation in observations:
-        agent.act(observation)
-        rounds.append(agent.round)
-        if idle:
-            agent.idle(idle)
-    return rounds, agent
-
-
-def chunks(rounds):
-    return torch.cat([each.chunk for each in rounds])
 
 
 def test_recording_is_dense_bit_for_bit(policy):

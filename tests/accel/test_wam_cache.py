@@ -4,11 +4,13 @@ import pytest
 import torch
 from replan import accel
 from replan.accel.rows import attention_mass, largest, movement
-from replan.accel.wam_cache import WAMCache
+from replan.accel.wam_cache import RULES, WAMCache
 from replan.policies.agent import ChunkAgent
 from replan.policies.fast_wam import FastWAM
 from replan.policies.model import Ops
 from rounds import VISUAL, observations, play
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 
 @pytest.mark.parametrize("family", ["wam", "policy"])
@@ -168,6 +170,33 @@ def test_pixels_are_compared_with_the_round_before(wam):
     rows = chosen_rows(wam, "wam_cache:attention=0:surprise=0.05:age=0:rule=pixels", [first, second, second, first])
     assert under_the_square(1) <= rows[1] and under_the_square(1) <= rows[3]
     assert not under_the_square(1) <= rows[2]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_prefill_of_every_rule_costs_what_the_papers_accounting_says(wam, rule):
+    """Appendix B, with the share of tokens that the round reports."""
+    model, counted = wam.model, []
+    agent = ChunkAgent(wam, accel.parse(f"wam_cache:rule={rule}:age=0"), window=1)
+    stages = agent.methods.stages
+
+    def flops(call):
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as mode:  # of the CPU's own it knows nothing
+            call()
+        return mode.get_total_flops()
+
+    def prefill(prefix, ops):
+        context = stages.prefill(prefix, ops)  # what it keeps of the text is not counted
+        whole = flops(lambda: stages.prefill(prefix, ops))
+        counted.append(whole - flops(lambda: (model.video.read(prefix), model.action.read(prefix))))
+        return context
+
+    agent.methods.stages = stages._replace(prefill=prefill)
+    agent.reset(3)
+    for number, observation in enumerate(observations(3)):
+        agent.act(observation)
+        rows = round(agent.round.extra["refreshed"] * VISUAL)
+        assert rows == (pytest.approx(0.5 * VISUAL, abs=13) if number else VISUAL)
+        assert counted[-1] == model.prefill_flops(rows, VISUAL, agent.round.call.prefix.words.shape[1] + 1)
 
 
 def test_counters_are_of_visual_rows_and_start_anew_with_an_episode(wam):

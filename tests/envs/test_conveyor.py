@@ -12,6 +12,7 @@ import pytest
 import replan.envs
 from replan.envs.conveyor import physics, task
 from replan.envs.conveyor.physics import ConveyorPhysics
+from replan.envs.conveyor.suite import EITHER_TASKS
 
 CELL = {"task": "brush-blue", "init_state": 5}
 
@@ -20,8 +21,8 @@ CELL = {"task": "brush-blue", "init_state": 5}
 def make():
     made = []
 
-    def build(hard=False, **settings):
-        made.append(gymnasium.make(f"replan/ConveyorSorting{'Hard' if hard else ''}-v0", **settings))
+    def build(variant="", **settings):
+        made.append(gymnasium.make(f"replan/ConveyorSorting{variant}-v0", **settings))
         return made[-1]
 
     yield build
@@ -124,17 +125,38 @@ def test_the_expert_solves_cells_at_every_speed_and_replanning_late_makes_it_mis
 
 
 def test_the_expert_solves_the_hard_variant(make):
-    env = make(hard=True, speed=10)
+    env = make("Hard", speed=10)
     assert [run_expert(env, task.TASKS[i % 4], i) for i in range(8)].count("success") >= 7
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("speed", [6.0, 10.0, 15.0])
-@pytest.mark.parametrize(("hard", "wanted"), [(False, 0.98), (True, 0.95)], ids=["standard", "hard"])
-def test_the_experts_rate_over_100_cells(make, hard, wanted, speed):
-    env = make(hard=hard, speed=speed)
+@pytest.mark.parametrize(("variant", "wanted"), [("", 0.98), ("Hard", 0.95)], ids=["standard", "hard"])
+def test_the_experts_rate_over_100_cells(make, variant, wanted, speed):
+    env = make(variant, speed=speed)
     outcomes = [run_expert(env, task.TASKS[i % 4], i) for i in range(100)]
     assert outcomes.count("success") / 100 >= wanted
+
+
+def test_where_either_bin_is_right_the_expert_uses_both_from_like_states(make):
+    env = make("Either", speed=10)
+    ends = {"red": [], "blue": []}
+    for cell in range(24):
+        assert run_expert(env, EITHER_TASKS[cell % 2], cell) == "success"
+        start, physics = env.unwrapped._start, env.unwrapped._physics
+        ends[task._bin_of(physics.object_position(start.target))].append(start.poses[start.target][1])
+    assert min(len(ends["red"]), len(ends["blue"])) >= 6
+    # Not because they began elsewhere: the starts of the two overlap over most of their range.
+    assert min(map(max, ends.values())) - max(map(min, ends.values())) > 0.05
+
+
+def test_the_expert_goes_on_to_the_bin_that_the_tool_is_on_its_way_to():
+    start = task.sample("dog-either", 1, 2, distractor=False, speed=None)
+    above = {task.bin_of_the_expert(np.array([0.5, y, 0.3]), start) for y in (-0.4, 0.4)}
+    assert len(above) == 1
+    assert [task.bin_of_the_expert(np.array([0.3, y, 0.3]), start) for y in (-0.1, 0.1)] == ["blue", "red"]
+    named = task.sample("dog-red", 1, 2, distractor=False, speed=None)
+    assert task.bin_of_the_expert(np.array([0.3, -0.4, 0.3]), named) == "red"
 
 
 def test_the_expert_recovers_from_a_state_that_is_not_its_own(make):
@@ -179,7 +201,8 @@ def test_outcomes():
     assert place((*red, 0.01)) == "success"
     assert place((*red, 0.01), gripper=1.0) is None  # still held
     assert place((*blue, 0.01)) == "wrong_bin"
-    assert place((0.8, 0.0, 0.01)) == "dropped"
+    assert {place((*at, 0.01), bin_name=task.EITHER) for at in (red, blue)} == {"success"}
+    assert place((0.8, 0.0, 0.01)) == place((0.8, 0.0, 0.01), bin_name=task.EITHER) == "dropped"
     assert place((physics.BELT_X, 0.51, physics.BELT_TOP)) == "lost"
     assert place((physics.BELT_X, 0.51, physics.BELT_TOP + 0.2)) is None  # carried, not lost
     assert place((physics.BELT_X, 0.0, physics.BELT_TOP)) is None
@@ -300,9 +323,13 @@ def test_an_episode_can_be_filmed(make, tmp_path):
 
 
 def test_suites_name_the_tasks_of_their_environments():
-    for suite in (replan.envs.SUITES["conveyor"], replan.envs.SUITES["conveyor-hard"]):
-        assert suite.tasks == task.TASKS
-        assert gymnasium.spec(suite.env_id)
+    for name, tasks in (("conveyor", task.TASKS), ("conveyor-hard", task.TASKS), ("conveyor-either", EITHER_TASKS)):
+        suite = replan.envs.SUITES[name]
+        assert suite.tasks == tasks
+        env = gymnasium.make(suite.env_id)
+        observation, _ = env.reset(seed=0, options={"task": tasks[-1], "init_state": 0})
+        assert observation["instruction"].endswith("either bin" if name == "conveyor-either" else "the blue bin")
+        env.close()
 
 
 def test_lighting_changes_between_cells_and_is_restored(make):

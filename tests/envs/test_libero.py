@@ -83,11 +83,11 @@ print(json.dumps([seen, hashlib.sha256(env.unwrapped.get_state()).hexdigest(), i
 """
 
 
-# Spatial's drawer and goal's stove have states of their own, libero_10's kitchen has both.
+# Spatial's drawer has a state of its own, libero_10's kitchen has a drawer and a stove. Other suites take long as well.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("suite", "tasks"),
-    [("libero_spatial", (4, 0)), ("libero_object", (3, 7)), ("libero_goal", (7, 2)), ("libero_10", (2, 5))],
+    [("libero_spatial", (4, 0)), ("libero_10", (2, 5))],
 )
 def test_a_cell_is_the_same_after_others_and_in_another_process(world, suite, tasks):
     env, wanted = world(suite), cell(suite, tasks[0], 11)

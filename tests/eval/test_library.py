@@ -1,10 +1,13 @@
 """A library of executions on the conveyor: built, used, and never measured on its own episodes."""
 
+from types import SimpleNamespace
+
 import pytest
 from replan.accel.library import Library
 from replan.envs.demonstrations import TRAINING_SEED
 from replan.eval.evaluate import evaluate
 from replan.eval.library import Builder
+from replan.eval.play import Player
 from replan.eval.registry import Registry
 from replan.eval.spec import BadInput, make_spec
 from replan.results.store import Store
@@ -63,3 +66,24 @@ def test_more_episodes_than_can_be_numbered_are_refused(tmp_path):
     with pytest.raises(BadInput, match="at most 1000"):
         builder.build(["dog-red"], 1, 250, tmp_path / "library")
     assert not (tmp_path / "library").exists()
+
+
+class Standard:
+    """A world with standard initial states, which samples others if it is told to."""
+
+    sampled_starts = False
+
+    @property
+    def unwrapped(self):
+        return self
+
+    def reset(self, seed, options):
+        return {"start": seed if self.sampled_starts else options["init_state"]}, {}
+
+
+def test_episodes_of_a_suite_with_standard_initial_states_begin_elsewhere():
+    """LIBERO's all began at its state 0, the first cell of every evaluation."""
+    player = object.__new__(Player)
+    player._env, player._seed, player.suite = Standard(), 500, SimpleNamespace(tasks=("one", "two"))
+    starts = [player.reset(task, number)[0]["start"] for task in ("one", "two") for number in range(3)]
+    assert len(set(starts)) == 6 and min(starts) >= 50

@@ -50,7 +50,7 @@ def test_what_a_latency_stands_for_is_part_of_the_identity():
 
 def test_the_device_is_resolved_before_anything_is_addressed(monkeypatch):
     def on(accelerator, device):
-        monkeypatch.setattr(provenance, "hardware", lambda: {"accelerator": accelerator})
+        monkeypatch.setattr(provenance, "accelerator", lambda: accelerator)
         return plan("x", device=device)
 
     assert on("CPU", "auto") == on("CPU", "cpu")
@@ -100,7 +100,7 @@ def test_workers_without_a_core_of_their_own_are_told_about(monkeypatch):
 
 def test_workers_that_share_an_accelerator_are_told_about(monkeypatch):
     monkeypatch.setattr(claims, "cores", lambda: [0, 1, 2])
-    monkeypatch.setattr(provenance, "hardware", lambda: {"accelerator": "H200"})
+    monkeypatch.setattr(provenance, "accelerator", lambda: "H200")
     told = "2 workers on one accelerator: latency was not measured alone"
     assert told in texts(record(workers=2, device="auto").marks)
     assert not any("accelerator" in mark for mark in texts(record(workers=1, device="auto").marks))
@@ -109,9 +109,9 @@ def test_workers_that_share_an_accelerator_are_told_about(monkeypatch):
 
 def test_cpu_is_a_mark_and_an_accelerator_is_none(monkeypatch):
     monkeypatch.setattr(provenance, "commit", lambda: "abc1234")
-    monkeypatch.setattr(provenance, "hardware", lambda: {"accelerator": "CPU"})
+    monkeypatch.setattr(provenance, "accelerator", lambda: "CPU")
     assert "CPU" in texts(record(device="auto").marks)
-    monkeypatch.setattr(provenance, "hardware", lambda: {"accelerator": "H200"})
+    monkeypatch.setattr(provenance, "accelerator", lambda: "H200")
     assert record(device="auto").marks == ()
     assert texts(record(device="cpu").marks) == ["CPU"]
 

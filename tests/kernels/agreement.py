@@ -14,7 +14,8 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from replan.kernels import accept, attention, geglu, project, qkv
+from replan.kernels import accept, attention, geglu, norm, project, qkv
+from replan.kernels.decision import Channels, decide
 from replan.kernels.launch import KernelError, Tile
 from replan.kernels.norm import FoldedNorm
 
@@ -44,6 +45,13 @@ class Samples:
     def norm(self, batch: int, width: int, weight: torch.Tensor) -> FoldedNorm:
         table = {"dtype": torch.float32}
         return FoldedNorm(self(batch, width, **table), self(batch, len(weight), **table))
+
+
+class Whole(Samples):
+    """Whole numbers, whose sums are exact: they don't depend on how a library of the interpreter adds."""
+
+    def __call__(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        return super().__call__(*shape, dtype=dtype).round_()
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +98,7 @@ def check_geglu(
     norm = samples.norm(batch, width, weight) if normed else None
     rows = None if rows is None else samples.some(rows, length)
     neurons = None if neurons is None else samples.some(neurons, hidden).int()
-    found = module.geglu(x, weight, norm, rows, neurons, tile)
+    found = module.geglu(x, weight, norm, rows, neurons, tile and (tile,))
     agrees(found, geglu.reference(*wide(x, weight), norm, rows, neurons), dtype)
 
 
@@ -108,10 +116,11 @@ def check_project(module, dtype, length=19, inner=40, columns=72, total=None, ba
     truth = project.Anchor(*wide(*anchor)) if anchor else None
     expected = project.reference(*wide(h, weight), neurons, truth, *wide(residual, gate))
     before = None if out is None else out.clone()
-    scratch = module.Scratch.of(batch * length, columns, DEVICE, tile) if tile and tile.split > 1 else None
+    tiles = tile and (tile,)
+    scratch = module.Scratch.of(batch * length, columns, DEVICE, tiles) if tile and tile.split > 1 else None
     again = []
     for _ in range(2):  # the second launch finds the scratch as the first one left it
-        found = module.project(h, weight, neurons, anchor, residual, gate, rows, out, scratch, tile)
+        found = module.project(h, weight, neurons, anchor, residual, gate, rows, out, scratch, tiles)
         agrees(found if rows is None else found[:, rows], expected, dtype)
         again.append(found.clone())
         assert scratch is None or not scratch.arrived.any()
@@ -129,7 +138,7 @@ def check_qkv(module, dtype, length=19, width=72, heads=2, head_dim=24, batch=2,
     caches = [samples(batch, past + length, head_dim) for _ in "kv"]
     before = [cache.clone() for cache in caches]
     into = qkv.Rotated(samples(batch, length, heads, head_dim), *(cache[:, past:] for cache in caches))
-    found = module.qkv(x, weight, norm, rope, into, *([tile] if tile else []))
+    found = module.qkv(x, weight, norm, rope, into, *([(tile,)] if tile else []))
     for each, expected in zip(found, qkv.reference(*wide(x, weight), norm, rope, heads), strict=True):
         agrees(each, expected, dtype)
     for cache, old in zip(caches, before, strict=True):
@@ -146,7 +155,7 @@ def check_attention(module, dtype, length=5, heads=2, dim=24, past=37, batch=2, 
         mask = torch.rand(batch, past, generator=samples.generator) > 0.4
         mask[:, : past // 2] = False
         mask = mask.to(DEVICE)
-    found = module.attention(q, prefix, own, mask, *([tile] if tile else []))
+    found = module.attention(q, prefix, own, mask, *([(tile,)] if tile else []))
     agrees(found, attention.reference(q.double(), wide(*prefix), wide(*own), mask), dtype)
 
 
@@ -161,8 +170,8 @@ def check_accept(module, dtype=torch.float32, branches=3, horizon=6, width=7, wi
             command = torch.ones(width, device=DEVICE)
         else:
             command = -torch.ones(width, device=DEVICE)
-        found = module.accept(*given, accept.Channels(*flags), command, window, delta)
-        expected = accept.reference(*wide(*given), accept.Channels(*flags), command, window, delta)
+        found = module.accept(*given, Channels(*flags), command, window, delta)
+        expected = decide(*wide(*given), Channels(*flags), command, window, delta)
         for each, truth in zip(found, expected, strict=True):
             agrees(each, truth.double(), dtype)
         assert found.numbers[1] == (0 if still else 1)
@@ -213,6 +222,48 @@ FULL = {  # as pi0.5 launches them, with the blocks that are shipped
 MODULES = {"geglu": geglu, "project": project, "qkv": qkv, "attention": attention, "accept": accept}
 
 
+TILES = {  # every list that is shipped, and a check that takes a tile
+    "geglu": (geglu.STEP, lambda tiles, samples: _geglu_with(tiles, samples)),
+    "geglu of chosen neurons": (geglu.CHOSEN, lambda tiles, samples: _geglu_with(tiles, samples, neurons=21)),
+    "geglu of chosen rows": (geglu.PREFIX, lambda tiles, samples: _geglu_with(tiles, samples, rows=17)),
+    "project": (project.STEP, lambda tiles, samples: _project_with(tiles, samples)),
+    "project onto chosen rows": (project.PREFIX, lambda tiles, samples: _project_with(tiles, samples)),
+    "qkv": (
+        qkv.STEP,
+        lambda tiles, samples: (
+            qkv.qkv(
+                (x := samples(1, 19, 200)),
+                samples(4 * 24, 200),
+                FoldedNorm(samples(1, 200, dtype=torch.float32)),
+                (samples(1, 19, 1, 12), samples(1, 19, 1, 12)),
+                qkv.Rotated.of(x, 2, 24),
+                tiles,
+            ).q
+        ),
+    ),
+    "attention": (
+        attention.STEP,
+        lambda tiles, samples: attention.attention(
+            samples(1, 19, 4, 24),
+            (samples(1, 100, 24), samples(1, 100, 24)),
+            (samples(1, 19, 24), samples(1, 19, 24)),
+            None,
+            tiles,
+        ),
+    ),
+}
+
+
+def _geglu_with(tiles, samples, rows=None, neurons=None):
+    x, weight = samples(1, 19, 200), samples(80, 200)
+    rows, neurons = (None if count is None else samples.some(count, 19) for count in (rows, neurons))
+    return geglu.geglu(x, weight, samples.norm(1, 200, weight), rows, neurons, tiles)
+
+
+def _project_with(tiles, samples):
+    return project.project(samples(1, 19, 300), samples(300, 140), residual=samples(1, 19, 140), tiles=tiles)
+
+
 def module_of(name: str):
     return MODULES[name.split()[0]]
 
@@ -245,6 +296,17 @@ def test_full_size(name, dtype, outputs):
     outputs()
 
 
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("name", TILES)
+def test_every_tile_gives_the_same_bits(name, dtype, outputs):
+    """So that nobody's result depends on which one was the fastest."""
+    tiles, result = TILES[name]
+    first, *others = (result((tile,), Whole(dtype) if INTERPRETED else Samples(dtype)) for tile in tiles)
+    assert others and all(torch.equal(first, other) for other in others)
+    assert len({(tile.k, tile.split, tile.n if name == "attention" else 0) for tile in tiles}) == 1  # the order of sums
+    outputs()
+
+
 def test_accept(outputs):
     check_accept(accept)
     outputs()
@@ -252,7 +314,7 @@ def test_accept(outputs):
 
 def test_accept_takes_whole_windows_and_passes_on_what_is_not_a_number():
     x = torch.zeros(2, 6, 7, device=DEVICE)
-    flags = accept.Channels(*torch.ones(2, 7, dtype=torch.bool, device=DEVICE))
+    flags = Channels(*torch.ones(2, 7, dtype=torch.bool, device=DEVICE))
     given = x, x, torch.zeros(2, device=DEVICE), x[:1], flags, -torch.ones(7, device=DEVICE)
     assert accept.accept(*given, window=6, delta=0.0).numbers.tolist() == [6, 0, 0]
     x[1, 2, 3] = float("nan")
@@ -300,15 +362,22 @@ PLANTED = [
 
 @pytest.mark.parametrize(("name", "good", "bad"), PLANTED)
 def test_planted_bug_is_found(name, good, bad, tmp_path, outputs):
-    source = Path(module_of(name).__file__).read_text()
-    assert good in source
-    file = tmp_path / "planted.py"
-    file.write_text(source.replace(good, bad))
-    spec = importlib.util.spec_from_file_location("replan.kernels.planted", file)
-    planted = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(planted)
+    def changed(module):
+        source = Path(module.__file__).read_text()
+        file = tmp_path / Path(module.__file__).name
+        file.write_text(source.replace(good, bad))
+        spec = importlib.util.spec_from_file_location(f"replan.kernels.planted_{file.stem}", file)
+        planted = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(planted)
+        return planted, source != file.read_text()
+
+    module, here = changed(module_of(name))
+    if not here:  # in what several kernels share
+        shared, there = changed(norm)
+        assert there
+        module.products = shared.products
     with pytest.raises(AssertionError):
-        SMALL.get(name, check_accept)(planted, torch.float32)
+        SMALL.get(name, check_accept)(module, torch.float32)
         outputs()
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from replan import accel
 from replan.accel.fused import Fused
+from replan.kernels import accept
 from replan.policies import pi0, pi05
 from replan.policies.agent import ChunkAgent
 from replan.policies.model import DENSE, KVContext
@@ -73,16 +74,35 @@ def test_steps_are_those_of_the_model(kind, dtype, randomised):
     assert fused.layers == len(cases) * model.config.depth
 
 
+@pytest.mark.parametrize("spec", ["flash:delta=99:gripper=false", "flash:delta=0"])
+def test_flash_judges_in_one_kernel(policy, observation, spec, monkeypatch):
+    """One launch per verification, whose decision is that of PyTorch; nothing else of it is read."""
+    (made,) = accel.parse("flash")
+    made.make_files(policy)
+    spec, launched, run = f"few_step:steps=1+{spec}", [], accept.run
+    monkeypatch.setattr(
+        accept, "run", lambda kernel, *others, **more: launched.append(0) or run(kernel, *others, **more)
+    )
+    expected, plain = play(policy, observation, spec)
+    assert not launched
+    found, agent = play(policy, observation, f"{spec}+triton")
+    assert len(launched) == 1 and agent.counters()["drafted"] == 1
+    assert agent.round.route == plain.round.route == ("flash" if "99" in spec else "fallback")
+    assert (agent.round.accepted, len(agent.round.actions)) == (plain.round.accepted, len(plain.round.actions))
+    assert agent.round.extra["distance"] == pytest.approx(plain.round.extra["distance"], rel=1e-4)
+    assert (found - expected).norm() < 1e-4 * expected.norm()
+
+
 def play(policy, observation, spec: str, rounds: int = 2):
     """Returns the chunks of rounds whose observations differ little, and the agent."""
     agent = ChunkAgent(policy, accel.parse(spec))
     agent.reset(0)
     chunks = []
     for number in range(rounds):
+        while chunks and not agent.needs_observation:
+            agent.act({})
         agent.act({**observation, "state": observation["state"] + 0.01 * number})
         chunks.append(agent.round.chunk)
-        while not agent.needs_observation:
-            agent.act({})
     return torch.cat(chunks), agent
 
 

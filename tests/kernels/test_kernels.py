@@ -37,6 +37,15 @@ def test_kernels_agree_with_their_references(file: str, interpreted: str) -> Non
     run("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", HERE / file, TRITON_INTERPRET=interpreted)
 
 
+@needs_triton
+def test_the_choice_of_a_tile_is_kept_on_disk(tmp_path: Path) -> None:
+    for tuned in "01":
+        run(
+            *("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", HERE / "tuning.py"),
+            **{"REPLAN_TUNED": tuned, "TRITON_CACHE_DIR": str(tmp_path)},
+        )
+
+
 def test_triton_is_refused_in_one_sentence_without_a_gpu(tmp_path: Path) -> None:
     command = ["replan", "eval", "--suite", "conveyor", "--policy", "pi0-tiny", "--method", "triton", "--episodes", "1"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}

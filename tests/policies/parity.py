@@ -138,7 +138,8 @@ def seen(file, tensor, per_view):
 
 def interleaved(x, rope):
     """Rotary pairs that are neighbours."""
-    cos, sin = rope
+    half = x.shape[-1] // 2
+    cos, sin = rope[0][..., half:], rope[1][..., half:]
     a, b = x[..., 0::2], x[..., 1::2]
     return torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
 

@@ -114,8 +114,8 @@ def scale_before_shift(patch):
     right = wan.WanBlock.modulations
 
     def modulations(self, table):
-        shift, scale, *rest = right(self, table)
-        return scale, shift, *rest
+        shift, factor, *rest = right(self, table)
+        return factor - 1, 1 + shift, *rest
 
     patch.setattr(wan.WanBlock, "modulations", modulations)
 

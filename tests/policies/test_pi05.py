@@ -61,7 +61,9 @@ def test_the_state_reaches_the_actions_through_the_prompt_alone(pi05, observatio
     assert not torch.equal(inputs.tokens, moved.tokens)
     with torch.inference_mode():
         context = pi05.model.prefill(pi05.model.encode(inputs))
-        assert pi05.model.condition(context, moved) is context
+        here, there = (pi05.model.condition(context, each) for each in (inputs, moved))
+        x = torch.zeros(1, *pi05.model.noise_shape)
+        assert torch.equal(pi05.model.step(x, 0.5, here), pi05.model.step(x, 0.5, there))
 
 
 @pytest.mark.parametrize("spec", ["few_step:steps=10", "dp_cache:keep=0/1/2/3/4/5/6/7/8/9", "wam_cache:attention=1"])

@@ -62,7 +62,8 @@ def test_modulations_that_are_kept_are_those_of_every_time_and_forgotten_with_th
     given = recorded(GOLDEN, "inputs/")
     noise = given.pop("noise")
     with torch.inference_mode():
-        context = model.prefill(model.encode(Inputs(**given)))
+        inputs = Inputs(**given)
+        context = model.condition(model.prefill(model.encode(inputs)), inputs)
         kept = [model.step(noise, 0.3, context) for _ in range(2)]
         assert torch.equal(*kept) and torch.equal(kept[0], model.step(noise, torch.tensor([0.3]), context))
         for changed in (copy.deepcopy(model), model):

@@ -134,7 +134,8 @@ def state_sees_actions(patch):
         clock = pi0.time_embedding(torch.as_tensor(time).expand(len(x)), self.config.expert_width)
         joined = torch.cat([action, clock[:, None].expand_as(action)], -1)
         hidden = torch.cat([token["state"], self.time_out(pi0.F.silu(self.time_in(joined)))], 1)
-        rope, columns = paligemma.place(hidden, context, CONFIG.head_dim)
+        rope = gemma.rotary(paligemma.behind(context, hidden.shape[1]), CONFIG.head_dim, x.dtype)
+        columns = paligemma.columns(context, hidden.shape[1])
         for number, layer in enumerate(self.expert):
             q, k, v = layer.project(hidden, rope)
             k, v = torch.cat([context.keys[number], k], 1), torch.cat([context.values[number], v], 1)

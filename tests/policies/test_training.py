@@ -178,6 +178,20 @@ def test_a_folder_is_not_continued_with_another_recipe(recording, trained):
         train([recording], trained, Recipe(steps=4, batch=8))
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [({"family": "xvla"}, "no family .* 'xvla'; known are .*x_vla"), ({"model": "huge"}, "'huge'"), ({}, "16 pixels")],
+)
+def test_what_cannot_be_trained_is_refused_before_anything_is_written(recording, tmp_path, changed, message):
+    frames = Frames.load(recording)
+    if not changed:
+        frames.conventions, frames.images = replace(BELT, image_size=16), frames.images[:, :, :16, :16]
+    frames.save(tmp_path / "data", {})
+    with pytest.raises(ValueError, match=message):
+        train([recording, tmp_path / "data"], tmp_path / "out", Recipe(steps=3, batch=8, **changed))
+    assert not (tmp_path / "out").exists()
+
+
 def test_training_is_repeatable(recording, trained, tmp_path):
     train([recording], tmp_path, Recipe(steps=3, batch=8))
     assert (tmp_path / "policy.safetensors").read_bytes() == (trained / "policy.safetensors").read_bytes()

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from replan.results import stats
-from scipy.stats import bootstrap, quantile_test
+from scipy.stats import binom, binomtest, bootstrap, quantile_test
 
 
 def outcomes(both: int, lost: int, gained: int, neither: int) -> tuple[list[bool], list[bool]]:
@@ -302,3 +302,15 @@ def test_action_error_leaves_out_what_was_not_measured():
     assert (found.n, found.mean, found.worst) == (2, pytest.approx(0.2), 0.3)
     assert math.isnan(found.p90)
     assert stats.action_error([math.nan]).n == 0
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 45, 700])
+def test_intervals_and_p_values_are_scipys_without_its_slow_import(n):
+    for successes in {0, 1, n // 3, n // 2, n - 1, n}:
+        found, test = stats.proportion(np.arange(n) < successes), binomtest(successes, n)
+        assert found[1:3] == pytest.approx(test.proportion_ci(0.95, method="wilson"), abs=1e-12)
+        assert stats.mcnemar(successes, n - successes) == pytest.approx(test.pvalue)
+    for percentile in (50, 90, 99):
+        rank = int(binom.ppf(0.99, n, percentile / 100)) + 1
+        bound = stats.percentile_bound(np.arange(n), percentile)
+        assert np.isnan(bound) if rank > n else bound == rank - 1

@@ -31,5 +31,7 @@ def test_a_charge_is_the_mean_on_the_same_cell_else_the_median_round(measured):
 
 def test_a_charge_is_time_in_which_no_action_was_executed(measured):
     episode = measured["flash"].done[next(iter(measured["flash"].done))]
-    assert spans(episode, {(episode.key, 1): 25.0 * MS}) == [(6 * MS, 10), (25 * MS, 0)]
-    assert spans(episode, {}) == [(6 * MS, 10)]
+    found = spans([episode, episode], {(episode.key, 1): 25.0 * MS})
+    assert [each.tolist() for each in spans([episode], {})] == [[6 * MS], [10], [0]]
+    rounds = sorted(zip(*(each.tolist() for each in found), strict=True))
+    assert rounds == [(6 * MS, 10, 0), (6 * MS, 10, 1), (25 * MS, 0, 1)]
