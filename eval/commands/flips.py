@@ -22,7 +22,7 @@ from . import CommandFailed, check_output, json_option, named, show
 @click.option("--limit", type=click.IntRange(min=0), default=20, show_default=True, help="Most videos; losses first.")
 @json_option
 def flips(directory: str, method: str, against: str, out: str, limit: int) -> dict[str, Any]:
-    """Show every cell that one method solved and another lost, side by side."""
+    """Show the cells that one method solved and another lost."""
     from tabulate import tabulate
 
     from ...results import flips as found
