@@ -97,17 +97,12 @@ def _marks(spec: Spec, methods: Iterable[MethodInfo], latency: LatencySource, re
             text = f"the latency profile {latency.name} charges {name} a whole full round"
             yield Mark(f"{name} charged in full", text)
     if isinstance(latency, (WhatIf, Resampled)):
-        yield what_if(f"latencies are {spec.latency}")
+        yield Mark(WHAT_IF, f"latencies are {spec.latency}; they were not measured in these episodes")
     cores = shared_cores(spec.workers)
     if cores is not None:
         yield Mark(f"{spec.workers} workers on {cores} cores", "latency was not measured alone")
     elif spec.workers > 1 and spec.device != "cpu":
         yield Mark(f"{spec.workers} workers on one accelerator", "latency was not measured alone")
-
-
-def what_if(text: str) -> Mark:
-    """Returns the mark of rows whose latencies nobody measured with them."""
-    return Mark(WHAT_IF, f"{text}, and were not measured in these episodes")
 
 
 def _files(policy: str, actors: Actors) -> dict[str, str]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import datetime
 import shlex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..spec import CLOCKS, DEVICES, DTYPES, BadInput, make_spec, read_toml, table_of_settings
 from . import CommandFailed, error_lines, json_option, show
 from .policy import published_options, with_options
+
+if TYPE_CHECKING:
+    from ..registry import Registry
+    from ..spec import Spec
 
 MANY = 10_000  # episodes that take a moment to be listed, and hours to be played
 
@@ -33,7 +37,7 @@ MANY = 10_000  # episodes that take a moment to be listed, and hours to be playe
 @click.option(
     "--latency",
     metavar="SOURCE",
-    help="Under realtime: zero, fixed:58ms, profile:NAME, measured or trace:FILE.  [measured]",
+    help="Under realtime: zero, fixed:58ms, profile:NAME, measured, trace:FILE or resample:RUN.  [measured]",
 )
 @click.option("--dtype", metavar="|".join(DTYPES), help="Precision of the policy.  [float32]")
 @click.option("--device", metavar="|".join(DEVICES), help="Where the policy runs; auto: CUDA if there is one.  [auto]")
@@ -49,10 +53,6 @@ MANY = 10_000  # episodes that take a moment to be listed, and hours to be playe
 @click.pass_obj
 def evaluate_command(arguments: list[str], file: str | None, settings: tuple[str, ...], **flags: Any) -> dict[str, Any]:
     """Run methods on the same episodes and compare them."""
-    from ...results import leaderboard, tables
-    from ...results.marks import RANK
-    from ...results.store import Store
-    from ..evaluate import evaluate
     from ..registry import Registry
 
     registry = Registry()
@@ -66,6 +66,25 @@ def evaluate_command(arguments: list[str], file: str | None, settings: tuple[str
     spec = make_spec(plain, registry.suites())
     if spec.size > MANY:
         click.echo(f"planning {spec.size} episodes; at a second each they take {spec.size / 3600:.0f} hours", err=True)
+    return run_and_show(spec, registry, arguments)
+
+
+def run_and_show(spec: Spec, registry: Registry, arguments: list[str]) -> dict[str, Any]:
+    """Runs an evaluation and shows its board.
+
+    Args:
+        spec: The evaluation.
+        registry: Where suites, policies and methods come from.
+        arguments: The command line, for the record.
+
+    Raises:
+        CommandFailed: No episode could be measured.
+    """
+    from ...results import leaderboard, tables
+    from ...results.marks import RANK
+    from ...results.store import Store
+    from ..evaluate import evaluate
+
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")  # noqa: TID251
     tally = evaluate(spec, registry, command=shlex.join(["replan", *arguments]), started=started)
     with Store.open(spec.out) as store:
