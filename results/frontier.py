@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,7 +56,8 @@ class Point:
         success: Success rate.
         delay_ns: Mean latency of a round as the world saw it; 0 where the world waited.
         action_ns: Latency per executed action: as the world saw it, or wall time where the world waited.
-        best: Whether no other point of the same world is as fast and succeeds more, or succeeds as often and is faster.
+        best: Whether no other method under the same condition is as fast and succeeds more, or succeeds as often and is
+            faster.
     """
 
     method: str
@@ -90,9 +91,9 @@ def critical(levels: ArrayLike, solved: ArrayLike, played: ArrayLike, least: flo
 
     The estimate is the crossing of the antitonic (nowhere rising) least-squares fit. The interval is exact (95 %) under
     the assumption that success does not rise with the level: from the easiest level on, as many as a one-sided exact
-    test at 2.5 % proves to hold the rate, stopping at the first that it does not; and so from the hardest level. Tests in
-    a fixed order that stop need no correction (Maurer, Hothorn and Lehmacher, 1995). Its ends are levels, because the
-    cells say nothing between them.
+    test at 2.5 % proves to hold the rate, stopping at the first that it does not; and so from the hardest level. Tests
+    in a fixed order that stop need no correction (Maurer, Hothorn and Lehmacher, 1995). Its ends are levels, because
+    the cells say nothing between them.
 
     Args:
         levels: [k], different, in any order.
@@ -129,17 +130,15 @@ def critical(levels: ArrayLike, solved: ArrayLike, played: ArrayLike, least: flo
 def points(stores: Iterable[Store]) -> list[tuple[Group, Point]]:
     """Returns every method and condition of some runs with its group.
 
-    Measured latencies and given ones are different worlds: neither is set against the other.
-
     Raises:
         ManifestMismatch: A cell is not the same episode everywhere.
         MeasurementMismatch: A latency's name stands for different durations.
     """
     found = [(group, _point(group)) for group in groups(stores) if group.done]
-    worlds: dict[Any, list[Point]] = {}
+    rivals: dict[Any, list[Point]] = {}
     for group, point in found:
-        worlds.setdefault(world(group), []).append(point)
-    return [(group, _marked(point, worlds[world(group)])) for group, point in found]
+        rivals.setdefault(group.condition, []).append(point)
+    return [(group, _marked(point, rivals[group.condition])) for group, point in found]
 
 
 def limits(found: Sequence[tuple[Group, Point]], over: Sequence[str], least: float) -> list[Limit]:
@@ -167,8 +166,17 @@ def limits(found: Sequence[tuple[Group, Point]], over: Sequence[str], least: flo
     return every + _limits(given, DELAY, lambda _, point: point.delay_ns / 1e6, least)
 
 
+def varying(conditions: Sequence[Mapping[str, str]]) -> list[str]:
+    """Returns the parts in which conditions differ."""
+    names = dict.fromkeys(name for each in conditions for name in each)
+    return [name for name in names if len({each.get(name) for each in conditions}) > 1]
+
+
 def world(group: Group) -> tuple[Any, ...]:
-    """Returns what decides how hard the task is, and whose clock is believed."""
+    """Returns what the points of one panel share: the task, and whether latencies were measured or given.
+
+    Neither of the two kinds is set against the other.
+    """
     settings = tuple(sorted((name, str(value)) for name, value in group.settings.items()))
     return (group.suite, group.policy, group.clock, group.latency == MEASURED, settings)
 
@@ -231,7 +239,7 @@ def _point(group: Group) -> Point:
 
 
 def _marked(point: Point, others: Sequence[Point]) -> Point:
-    return Point(**{**vars(point), "best": not any(_beats(other, point) for other in others)})
+    return replace(point, best=not any(_beats(other, point) for other in others))
 
 
 def _beats(one: Point, other: Point) -> bool:

@@ -9,8 +9,9 @@ from pathlib import Path
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from .frontier import Point
+from .frontier import MEASURED, Point, varying
 from .groups import Group
 from .plots import BASE, PERCENT, VARIABLES, palette
 
@@ -37,7 +38,7 @@ def write(path: str | Path, worlds: Sequence[Sequence[tuple[Group, Point]]]) -> 
         name: GREY if colour == BASE else PAPER[int(VARIABLES[colour].removeprefix("--c"))]
         for name, colour in palette(point.name for world in worlds for _, point in world).items()
     }
-    varying = _varying([world[0][1] for world in worlds])
+    titles = _titles([world[0] for world in worlds])
     path = Path(path)
     unfinished = path.with_name(f".{path.stem}.part{path.suffix}")
     with matplotlib.rc_context({"font.size": 8.5, "text.parse_math": False, "svg.hashsalt": "frontier"}):
@@ -45,11 +46,12 @@ def write(path: str | Path, worlds: Sequence[Sequence[tuple[Group, Point]]]) -> 
         panels = figure.subplots(rows, columns, squeeze=False).flat
         for axes in list(panels)[len(worlds) :]:
             axes.set_axis_off()
-        for axes, world in zip(figure.axes, worlds, strict=False):
+        for axes, world, title in zip(figure.axes, worlds, titles, strict=False):
             _panel(axes, [point for _, point in world], colours)
-            axes.set_title(", ".join(f"{name} {world[0][1].condition[name]}" for name in varying), fontsize=8.5)
-        handles = {label: handle for axes in figure.axes for handle, label in zip(*_legend(axes), strict=True)}
-        figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4, frameon=False)
+            axes.set_title(title, fontsize=8.5)
+        names = list(dict.fromkeys((point.method, point.name) for world in worlds for _, point in world))
+        lines = [Line2D([], [], color=colours[name]) for _, name in names]
+        figure.legend(lines, [method for method, _ in names], loc="outside upper center", ncols=4, frameon=False)
         try:
             figure.savefig(unfinished, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=160)
             unfinished.replace(path)
@@ -58,15 +60,15 @@ def write(path: str | Path, worlds: Sequence[Sequence[tuple[Group, Point]]]) -> 
 
 
 def _panel(axes: Axes, points: Sequence[Point], colours: dict[str, str]) -> None:
-    """One line per method, from its fastest condition to its slowest; what nothing beats is joined by dashes."""
-    best = sorted((point.action_ns / 1e6, point.success.rate) for point in points if point.best)
-    axes.plot(*zip(*best, strict=True), color="#63686f", lw=1, ls=(0, (4, 3)), zorder=1)
+    """One line per method, from its fastest condition to its slowest; hollow where another method is better there."""
     for method in dict.fromkeys(point.method for point in points):
         own = sorted((point for point in points if point.method == method), key=lambda point: point.action_ns)
         colour, x = colours[own[0].name], [point.action_ns / 1e6 for point in own]
         for at, point in zip(x, own, strict=True):
             axes.plot([at, at], [point.success.low, point.success.high], color=colour, lw=1.2, alpha=0.5)
-        axes.plot(x, [point.success.rate for point in own], "o-", color=colour, ms=5, lw=1.2, label=method)
+            fill = colour if point.best else "white"
+            axes.plot([at], [point.success.rate], "o", color=colour, mfc=fill, ms=5, zorder=3)
+        axes.plot(x, [point.success.rate for point in own], color=colour, lw=1.2)
     axes.yaxis.set_major_formatter(PERCENT)
     axes.set_ylim(-0.03, 1.03)
     axes.margins(x=0.08)
@@ -76,13 +78,11 @@ def _panel(axes: Axes, points: Sequence[Point], colours: dict[str, str]) -> None
     axes.set_ylabel("success, 95 % interval")
 
 
-def _legend(axes: Axes) -> tuple[list[object], list[str]]:
-    handles, labels = axes.get_legend_handles_labels()
-    return list(handles), [str(label) for label in labels]
-
-
-def _varying(points: Sequence[Point]) -> list[str]:
-    """Parts of the condition in which panels differ, or the suite where there is one panel."""
-    names = dict.fromkeys(name for point in points for name in point.condition)
-    differing = [name for name in names if len({point.condition.get(name) for point in points}) > 1]
-    return differing or ["suite"]
+def _titles(firsts: Sequence[tuple[Group, Point]]) -> list[str]:
+    """A title per panel: in what the panels differ, or the suite where there is one."""
+    latency = "latency"  # of which a panel holds several, of one kind
+    conditions = [
+        {**point.condition, latency: MEASURED if group.latency == MEASURED else "given"} for group, point in firsts
+    ]
+    names = varying(conditions) or ["suite"]
+    return [", ".join(f"{name} {each.get(name, 'any')}" for name in names) for each in conditions]

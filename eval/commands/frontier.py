@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,7 +52,7 @@ def frontier(directories: tuple[str, ...], over: str | None, least: float, plot:
         raise BadInput(f"{', '.join(directories)}: no episode has been measured; `replan frontier` needs some")
     settings = [name.strip() for name in over.split(",")] if over else []
     limits = found.limits(points, settings, least / 100)
-    names = _varying([point.condition for _, point in points])
+    names = found.varying([point.condition for _, point in points])
     show(
         tabulate(
             [
@@ -65,7 +64,7 @@ def frontier(directories: tuple[str, ...], over: str | None, least: float, plot:
                     "n": point.success.n,
                     "ms a round": f"{point.delay_ns / 1e6:.1f}",
                     "ms an action": f"{point.action_ns / 1e6:.2f}",
-                    "frontier": "yes" if point.best else "",
+                    "unbeaten": "yes" if point.best else "",
                 }
                 for _, point in points
             ],
@@ -74,7 +73,7 @@ def frontier(directories: tuple[str, ...], over: str | None, least: float, plot:
         )
     )
     if limits:
-        names = _varying([limit.condition for limit in limits])
+        names = found.varying([limit.condition for limit in limits])
         lines = [
             {name: limit.condition.get(name, "any") for name in names}
             | {
@@ -97,8 +96,8 @@ def frontier(directories: tuple[str, ...], over: str | None, least: float, plot:
 
 def _value(critical: Critical) -> str:
     if not math.isnan(critical.value):
-        return f"{critical.value:.3g}"
-    return f"above {critical.last:.3g}" if critical.holds else f"below {critical.first:.3g}"
+        return _number(critical.value)
+    return f"above {_number(critical.last)}" if critical.holds else f"below {_number(critical.first)}"
 
 
 def _interval(critical: Critical) -> str:
@@ -107,10 +106,9 @@ def _interval(critical: Critical) -> str:
     if math.isnan(low) and math.isnan(high):
         return "not established"
     if math.isnan(high):
-        return f"at least {low:.3g}"
-    return f"below {high:.3g}" if math.isnan(low) else f"{low:.3g} to {high:.3g}"
+        return f"at least {_number(low)}"
+    return f"below {_number(high)}" if math.isnan(low) else f"{_number(low)} to {_number(high)}"
 
 
-def _varying(conditions: Sequence[Mapping[str, str]]) -> list[str]:
-    names = dict.fromkeys(name for each in conditions for name in each)
-    return [name for name in names if len({each.get(name) for each in conditions}) > 1]
+def _number(level: float) -> str:
+    return f"{level:.0f}" if level >= 100 else f"{level:.3g}"

@@ -31,8 +31,8 @@ def replay(
 ) -> dict[str, Any]:
     """Play a run's cells again under other latencies.
 
-    The policy acts anew, in a world that moves while a round takes as long as it did on another device. The new episodes
-    are a run of their own, and are never paired with those of the first one.
+    The policy acts anew, in a world that moves while a round takes as long as it did on another device. The new
+    episodes are a run of their own, and are never paired with those of the first one.
     """
     from ...results.store import Store
     from ..registry import Registry
