@@ -62,8 +62,8 @@ def frontier(directories: tuple[str, ...], over: str | None, least: float, plot:
                     "success": f"{100 * point.success.rate:.1f} %",
                     "95 %": f"[{100 * point.success.low:.1f}, {100 * point.success.high:.1f}]",
                     "n": point.success.n,
-                    "ms a round": f"{point.delay_ns / 1e6:.1f}",
-                    "ms an action": f"{point.action_ns / 1e6:.2f}",
+                    "ms per round": f"{point.delay_ns / 1e6:.1f}",
+                    "ms per action": f"{point.action_ns / 1e6:.2f}",
                     "unbeaten": "yes" if point.best else "",
                 }
                 for _, point in points

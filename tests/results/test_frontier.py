@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import math
+from contextlib import ExitStack
+from pathlib import Path
 
 import numpy as np
 import pytest
+from replan import results
 from replan.results.frontier import DELAY, NoSweep, critical, limits, points
 
 MS = 1_000_000
@@ -111,3 +114,16 @@ def test_a_method_is_beaten_only_by_one_under_the_same_condition(written, make):
     found = {(p.method, p.condition["speed"]): p for _, p in points([store])}
     assert {key for key, point in found.items() if point.best} == {("dense", "10"), ("quick", "10"), ("dense", "5")}
     assert found["quick", "10"].action_ns == 20 * MS / 10 and found["quick", "10"].delay_ns == 0
+
+
+def test_the_documented_limits_are_those_of_the_committed_rows():
+    folder = Path(results.__file__).parent / "reference" / "belt_speed"
+    with ExitStack() as stack:
+        stores = [stack.enter_context(results.Store.open(path.parent)) for path in folder.glob("*/episodes.db")]
+        found = limits(points(stores), ["speed"], 0.8)
+    delays = {limit.condition["speed"]: limit.critical.value for limit in found if limit.over == DELAY}
+    assert {speed: round(delay) for speed, delay in delays.items()} == {"6": 187, "10": 94, "13": 83, "15": 44}
+    speeds = {limit.condition["latency"]: limit.critical for limit in found if limit.over == "speed"}
+    assert round(speeds["fixed:100ms"].value, 1) == 9.7
+    assert (speeds["fixed:100ms"].low, speeds["fixed:100ms"].high) == (6, 15)
+    assert speeds["profile:flash-4090d"].low == 13 and speeds["zero"].low == 15
