@@ -162,7 +162,7 @@ def limits(found: Sequence[tuple[Group, Point]], over: Sequence[str], least: flo
             raise NoSweep(
                 f"no method was measured at two values of the setting {name!r}; measure with --set {name}=A,B"
             )
-    given = [(group, point) for group, point in found if group.clock == "realtime" and group.latency != MEASURED]
+    given = [(group, point) for group, point in found if group.clock == "realtime"]
     return every + _limits(given, DELAY, lambda _, point: point.delay_ns / 1e6, least)
 
 
