@@ -39,6 +39,7 @@ EPISODE = tuple(
         "eval.cells",
         "eval.clock",
         "eval.rows",
+        "eval.whatif",
         "eval.worker",
         "policies.snapshot",
         "results.addresses",

@@ -55,6 +55,7 @@ class Played:
         rounds: Rows of the rounds so far.
         counters: Counters of the method.
         failure: What the policy or its method did wrong.
+        actions: Executed actions, as the environment got them.
     """
 
     manifest: dict[str, Any]
@@ -64,6 +65,7 @@ class Played:
     rounds: list[RoundRow] = field(default_factory=list)
     counters: dict[str, float] = field(default_factory=dict)
     failure: str | None = None
+    actions: bytearray = field(default_factory=bytearray)
 
     def row(
         self,
@@ -94,6 +96,7 @@ class Played:
             counters=self.counters,
             rounds=tuple(replace(r, executed=end - r.control_step) for r, end in zip(self.rounds, ends, strict=False)),
             retries=retries,
+            actions=bytes(self.actions) if spec.keep_actions else b"",
         )
 
 

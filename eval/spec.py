@@ -74,6 +74,7 @@ class Spec:
         device: ``cpu``, ``cuda``, or ``auto``: CUDA where there is a device, resolved before anything is run.
         workers: Worker processes.
         timeout: Seconds after which an episode counts as hung, loading included.
+        keep_actions: Whether the store keeps the executed actions, from which an episode can be shown again.
     """
 
     out: str
@@ -91,6 +92,7 @@ class Spec:
     device: str = "auto"
     workers: int = 1
     timeout: float = 300.0
+    keep_actions: bool = True
 
     def __post_init__(self) -> None:
         """Gives the latency its default."""
@@ -193,6 +195,8 @@ def make_spec(plain: Mapping[str, Any], suites: Mapping[str, Suite]) -> Spec:
             f"timeout must be a number of seconds above 0 and up to {LONGEST_TIMEOUT}, "
             f"not {_shown.repr(values['timeout'])}"
         )
+    if not isinstance(values.get("keep_actions", True), bool):
+        raise BadInput(f"keep_actions must be true or false, not {_shown.repr(values['keep_actions'])}")
     for key in ("out", "clock", "latency", "dtype", "device"):
         if key in values and not _is_text(values[key]):
             raise BadInput(f"{key} must be text, not {_shown.repr(values[key])}")

@@ -232,7 +232,7 @@ class Worker:
         self._journal.note((played.manifest, played.observation_hash))
         if played.observation_hash in self._method(job.policy, job.method).first_observations:
             raise BadInput(f"method {job.method!r} was made from this very episode; choose another --seed")
-        trajectory = hashlib.sha256(_state(world))
+        trajectory = hashlib.sha256(state_bytes(world))
         over = success = bool(info.get("success", False))  # the rule may hold at once
         outcome = str(info.get("outcome", "success" if success else ""))
         idle_ns = 0  # that the agent took since the last round, less the time that the robot gave it
@@ -258,7 +258,8 @@ class Worker:
                 before_ns = int(world.time_ns)
                 observation, _, terminated, truncated, info = env.step(action)
                 played.steps, played.sim_ns = played.steps + 1, int(world.time_ns)
-                trajectory.update(action.tobytes() + _state(world))
+                played.actions += action.tobytes()
+                trajectory.update(action.tobytes() + state_bytes(world))
                 over, success = bool(terminated or truncated), bool(entry_of(info, "success"))
                 outcome = str(info.get("outcome", ""))
                 with self._agents_turn(played):
@@ -441,7 +442,8 @@ def _next_round(agent: Agent, observation: Any) -> Round:
     raise NoRound(f"the agent made no round in {WARMUP_ACTS} acts; set `round` in act() when the policy is called")
 
 
-def _state(world: World) -> bytes:
+def state_bytes(world: World) -> bytes:
+    """Returns the simulator's state as trajectory hashes contain it."""
     return np.ascontiguousarray(world.get_state(), np.float64).tobytes()
 
 
