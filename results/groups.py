@@ -67,6 +67,7 @@ class Group:
     Attributes:
         suite: Suite name.
         policy: Policy name: the first one of these weights, with their digest where the name stands for several.
+        family: Model family of the policy; empty where no run says it.
         weights: Digest of the policy's files; empty where it is not known.
         clock: ``sync`` or ``realtime``.
         latency: Latency source: the first name for these durations.
@@ -91,6 +92,7 @@ class Group:
 
     suite: str
     policy: str
+    family: str
     weights: str
     clock: str
     latency: str
@@ -257,9 +259,11 @@ def _group(measured: tuple[Any, ...], measurements: dict[str, list[tuple[Episode
         repeats += len(played[1:])
         contradictions += sum(row.trajectory_hash != first.trajectory_hash for row, _ in played[1:])
     any_row = next(iter(measurements.values()))[0][0]
+    runs = tuple(run for store in used.values() for run in store.runs)
     return Group(
         suite=any_row.suite,
         policy=any_row.policy,
+        family=next((run.families[any_row.policy] for run in runs if any_row.policy in run.families), ""),
         weights=any_row.weights,
         clock=any_row.clock,
         latency=any_row.latency,
@@ -275,7 +279,7 @@ def _group(measured: tuple[Any, ...], measurements: dict[str, list[tuple[Episode
         done=done,
         errors=tuple(errors),
         copies=copied,
-        runs=tuple(run for store in used.values() for run in store.runs),
+        runs=runs,
         repeats=repeats,
         contradictions=contradictions,
     )
