@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from .groups import BASELINE
@@ -54,14 +54,22 @@ def grid(table: Table, of_line: Iterable[int]) -> Grid:
     return Grid(columns, lines, table.columns.index("method"), table.notes)
 
 
-def methods_grid(table: Table, rows: dict[int, Row], notes: list[str]) -> Grid:
-    """The table of methods: verdicts are sorted by the loss that they leave open, and marks stand under the method."""
+def methods_grid(table: Table, rows: dict[int, Row], notes: list[str], shared: Collection[str]) -> Grid:
+    """The table of methods: verdicts are sorted by the loss that they leave open, and marks stand under the method.
+
+    Args:
+        table: All of it.
+        rows: Its rows, by number.
+        notes: Sentences that belong under it.
+        shared: Badges of all rows, which are shown once.
+    """
     found = grid(table, rows)
     verdict, marks = table.columns.index("verdict"), table.columns.index("marks")
     lines = []
     for (numbers, cells), row in zip(found.lines, rows.values(), strict=True):
         cells[verdict] = cells[verdict]._replace(value=row.verdict.loss if row.verdict else None)
-        cells[found.name] = cells[found.name]._replace(badges=tuple(cells[marks].lines) if row.marks else ())
+        badges = tuple(badge for badge in cells[marks].lines if row.marks and badge not in shared)
+        cells[found.name] = cells[found.name]._replace(badges=badges)
         lines.append((numbers, cells[:marks]))
     return Grid(found.columns[:marks], lines, found.name, notes)
 

@@ -27,7 +27,7 @@ Rows = Mapping[int, Row]  # by number on the page
 MARKERS = "osD^vPX*"
 LABEL, FRAME = 0.33, 0.75  # inches: a label of two lines; what a figure has above and below its axes
 
-PERCENT = FuncFormatter(lambda value, _: f"{100 * value:.0f} %")
+PERCENT = FuncFormatter(lambda value, _: f"{100 * value:.4g} %")
 PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
 
 

@@ -27,6 +27,7 @@ from .tables import SuiteTables, condition, milliseconds, percent, tables, varyi
 from .verdicts import MARGIN
 
 MANY = 12  # rows above which single rows get no plot line and no card of their own
+URGENT = (NOT_ACTIVE, "errors", MIXED)
 FOLDER = Path(__file__).parent
 
 
@@ -74,7 +75,7 @@ def render(stores: Iterable[Store], title: str = "Leaderboard", *, allow_mixed: 
         series=SERIES,
         script=Markup(script),
         script_hash=f"sha256-{digest}",
-        urgent=(NOT_ACTIVE, "errors", MIXED),
+        urgent=URGENT,
         baseline=BASELINE,
         runs=[_provenance(store) for store in stores],
         run_marks=run_marks,
@@ -101,14 +102,19 @@ def _suite(
     of_suite = {number: row for number, row in enumerate(rows) if visible(row.suite) == each.suite}
     labels = dict(zip(of_suite, _labels(list(of_suite.values())), strict=True))
     shown_elsewhere = {each.headline, *run_marks, *each.marks.values()}
+    badges = [{visible(mark.badge) for mark in row.marks} for row in of_suite.values()]
+    shared = [badge for badge in each.marks if badge not in URGENT and all(badge in own for own in badges)]
+    if len(of_suite) == 1:
+        shared = []
     by_route = [number for number, row in of_suite.items() for _ in row.routes]
     drafting = [number for number, row in of_suite.items() if row.acceptance.drafts]
     return {
         "tables": each,
         "rows": list(of_suite),
         "ids": {badge: f"{prefix}-mark{i}" for i, badge in enumerate(each.marks)},
+        "shared": shared,
         "methods": methods_grid(
-            each.methods, of_suite, [note for note in each.methods.notes if note not in shown_elsewhere]
+            each.methods, of_suite, [note for note in each.methods.notes if note not in shown_elsewhere], shared
         ),
         "rounds": grid(each.rounds, by_route),
         "tasks": tasks_grid(each.tasks, list(of_suite)) if each.tasks else None,
