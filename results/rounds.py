@@ -132,7 +132,7 @@ def gathered(rounds: Iterable[Sequence[RoundRow]]) -> RoundTable:
     builder = Builder()
     for each in episodes:
         builder.add([[getattr(round, name) for name in NAMES] for round in each])
-    return builder.table(np.concatenate([[0], np.cumsum([len(each) for each in episodes])]).astype(np.int64))
+    return builder.table([len(each) for each in episodes])
 
 
 NAMES = [field.name for field in fields(RoundRow)]
@@ -179,18 +179,18 @@ class Builder:
                 self._extra[position] = each
         self._rows += len(rows)
 
-    def table(self, starts: np.ndarray) -> RoundTable:
+    def table(self, counts: Iterable[int]) -> RoundTable:
         """Returns all rows.
 
         Args:
-            starts: int [episodes + 1], as in a table.
+            counts: Rounds of each episode.
         """
         columns = {name: np.concatenate(self._padded(parts)) for name, parts in self._parts.items()}
         for name in (*COUNTS, "route"):
             columns.setdefault(name, np.zeros(0, np.int64))
         columns.setdefault("warmup", np.zeros(0, bool))
         columns.setdefault("action_error", np.zeros(0))
-        return RoundTable(columns, list(self._routes), self._extra, starts)
+        return RoundTable(columns, list(self._routes), self._extra, np.cumsum([0, *counts]))
 
     def _put(self, name: str, values: np.ndarray) -> None:
         parts = self._parts.setdefault(name, [])

@@ -7,7 +7,6 @@ committed, copied and read from a read-only disk.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import sqlite3
@@ -331,7 +330,7 @@ class Store:
         ).fetchone()
         if lost:
             raise ValueError(f"rounds of {lost} episodes that are not in it")
-        return places, builder.table(list(itertools.accumulate(counts, initial=0)))
+        return places, builder.table(counts)
 
     def close(self) -> None:
         """Closes the file; a written one becomes a single plain file, unless another process is reading it."""
