@@ -88,9 +88,7 @@ class Chromium:
     def size(self, width: int, height: int = 900) -> None:
         """Sets the size of the window, in CSS pixels; below 600 it is a phone's."""
         phone = width < 600
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone
-        )
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
 
     def run(self, script: str) -> Any:
         """The value of a JavaScript expression."""
