@@ -83,6 +83,7 @@ def make_run(
         },
         marks=tuple(_marks(spec, methods.values(), latency, revision)),
         suite_marks={name: tuple(_suite_marks(suites[name], spec, policies)) for name in spec.suite},
+        families={name: policy.family for name, policy in policies.items() if policy.family},
     )
 
 

@@ -198,6 +198,7 @@ class PolicyInfo:
         files: Its checkpoint.
         marks: Marks of every row of the policy, from its card.
         trained_on: Suites that it was trained on, from its card; None where the card does not say.
+        family: Kind of its family; empty for what is no flow model, or runs elsewhere.
         code: Digest of the source code of its family and of the agent.
         incompatibilities: Returns why it cannot act in an environment with an observation and an action space, one
             phrase each: a missing camera, another width. Nothing where it can.
@@ -207,6 +208,7 @@ class PolicyInfo:
     files: Files = field(default_factory=Files)
     marks: tuple[Mark, ...] = ()
     trained_on: tuple[str, ...] | None = None
+    family: str = ""
     code: str = ""
     incompatibilities: Callable[[Space, Space], list[str]] = _fits_all
     unreadable: Callable[[str], str | None] = _reads_all
@@ -289,6 +291,7 @@ class Registry:
             files=Files({name if len(stored.files) == 1 else f"{name}: {file}": file for file in stored.files}),
             marks=tuple(map(Mark.parse, stored.card.get("marks", ()))),
             trained_on=None if suites is None else tuple(suites),
+            family=stored.family.kind,
             code=source.digest(source.imported(*AGENT, *_modules(*kinds))),
             incompatibilities=stored.processor.incompatibilities,
             unreadable=getattr(stored.processor, "unreadable", _reads_all),  # other authors' may lack it

@@ -206,6 +206,7 @@ class Run:
         checkpoints: SHA-256 of the policy's files and of those that the methods of this run need, by name.
         marks: Marks of every row, such as ``CPU``.
         suite_marks: Marks of the rows of one suite and its policy, by suite.
+        families: Model family of each policy that has one, by the policy's name; empty where an older replan wrote it.
     """
 
     spec: dict[str, Any]
@@ -219,6 +220,7 @@ class Run:
     checkpoints: dict[str, str]
     marks: tuple[Mark, ...] = ()
     suite_marks: dict[str, tuple[Mark, ...]] = field(default_factory=dict)
+    families: dict[str, str] = field(default_factory=dict)
 
 
 def machine_digest(hardware: Mapping[str, str]) -> str:

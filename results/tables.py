@@ -17,7 +17,7 @@ from .compare import Comparison
 from .escaping import in_markdown, visible
 from .groups import BASELINE
 from .leaderboard import Row
-from .marks import RANK
+from .marks import PUBLISHED, RANK
 from .pairs import Flip
 from .schema import Mark
 from .verdicts import Kind, Verdict, headline
@@ -61,6 +61,7 @@ class SuiteTables(NamedTuple):
         acceptance: How much of the drafts was accepted, one line per row that drafts; None where none does.
         tasks: Success of each method by task, one line per task; None where there is one task.
         headline: The fastest method that loses little, in words; empty where nothing is compared. Also a note.
+        marks: What each badge says, and of which rows. Also notes.
     """
 
     suite: str
@@ -70,6 +71,7 @@ class SuiteTables(NamedTuple):
     acceptance: Table | None
     tasks: Table | None
     headline: str
+    marks: dict[str, str]
 
 
 def tables(rows: list[Row]) -> list[SuiteTables]:
@@ -159,7 +161,14 @@ def _suite_tables(rows: list[Row]) -> SuiteTables:
     )
     acceptance = _acceptance(title, columns, rows, prefix)
     return SuiteTables(
-        rows[0].suite, shared, methods, rounds, acceptance, _tasks(title, rows, prefix), _headline(rows, prefix)
+        rows[0].suite,
+        shared,
+        methods,
+        rounds,
+        acceptance,
+        _tasks(title, rows, prefix),
+        _headline(rows, prefix),
+        _marks(rows, prefix),
     )
 
 
@@ -232,7 +241,7 @@ def _method_cells(row: Row, drafts: bool, latency: bool) -> list[str]:
         milliseconds(row.action_ns),
     ]
     if latency:
-        cells.append(milliseconds(row.latency_ns))
+        cells.append(_lines(milliseconds(row.latency_ns), "published" if PUBLISHED in row.badges else ""))
     if row.speed_up is not None:
         cells.append(f"{_ratio(row.speed_up.action, 'action')}\n{_ratio(row.speed_up.round, 'round')}")
     else:
@@ -283,18 +292,23 @@ def _lines(first: str, second: str) -> str:
 
 
 def _notes(rows: list[Row], prefix: dict[int, list[str]]) -> list[str]:
-    """Marks of the runs, then those of the rows: each badge once, with its sentences and the rows they are about."""
+    """What the rows say, then marks of the runs, and those of the rows."""
+    runs = dict.fromkeys(str(mark) for row in rows for mark in row.run_marks)
+    rule = [RANK] if any(row.paired for row in rows) else []
+    return [*_findings(rows, prefix), *runs, *_marks(rows, prefix).values(), *rule]
+
+
+def _marks(rows: list[Row], prefix: dict[int, list[str]]) -> dict[str, str]:
+    """What each badge says: its sentences and the rows they are about."""
     badges: dict[str, dict[str, list[str]]] = {}
     for row in rows:
         for mark in row.marks:
             badges.setdefault(mark.badge, {}).setdefault(mark.text, []).append(" ".join(prefix[id(row)]))
-    runs = dict.fromkeys(str(mark) for row in rows for mark in row.run_marks)
-    notes = []
+    notes = {}
     for badge, texts in badges.items():
         sentences = "; ".join(f"{text} ({_listed(names, len(rows))})" for text, names in texts.items())
-        notes.append(sentences if list(texts) == [badge] else f"{badge}: {sentences}")
-    rule = [RANK] if any(row.paired for row in rows) else []
-    return [*_findings(rows, prefix), *runs, *notes, *rule]
+        notes[badge] = sentences if list(texts) == [badge] else f"{badge}: {sentences}"
+    return notes
 
 
 def _findings(rows: list[Row], prefix: dict[int, list[str]]) -> list[str]:

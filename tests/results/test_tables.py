@@ -138,12 +138,12 @@ def test_success_by_task_is_a_table_of_its_own_and_a_note_names_the_worst(writte
         return [make.episode(method, i, (task, i) not in lost, task=task) for task in ("lift", "stack") for i in (0, 1)]
 
     found = board([written(*episodes("dense", {("lift", 0)}), *episodes("flash", {("stack", 0), ("stack", 1)}))])
-    ((*_, tasks, _),) = tables(found)
+    ((*_, tasks, _, _),) = tables(found)
     assert tasks.columns == ["task", "dense", "flash"]
     assert tasks.cells == [["lift", "50.0 %\nn 2", "100.0 %\nn 2"], ["stack", "100.0 %\nn 2", "0.0 %\nn 2"]]
     assert "Worst task: dense lift (50.0 % of 2), flash stack (0.0 % of 2)" in " ".join(text(found).split())
     assert "Success by task" in markdown(found)
-    ((*_, tasks, _),) = tables(board([written(make.episode("dense"))]))
+    ((*_, tasks, _, _),) = tables(board([written(make.episode("dense"))]))
     assert tasks is None
 
 
