@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from colorsys import hls_to_rgb
 from pathlib import Path
 
 import matplotlib
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from .frontier import MEASURED, Point, varying
 from .groups import Group
-from .plots import BASE, PERCENT, VARIABLES, palette
+from .plots import PERCENT
+from .svg import BASE, HUES, VARIABLES, palette
 
-# What the page's variables stand for on white paper.
-PAPER = ("#1f6fd1", "#d9660b", "#0f8a74", "#b5379a", "#8a7a00", "#6a4bd1", "#c5344b", "#3f7f1d")
-GREY = "#7b8087"
+# What stands in for a colour of the page, which Matplotlib cannot read, on white paper.
+PAPER = {BASE: "#7b8087"} | {
+    colour: to_hex(hls_to_rgb(i // 2 / HUES, 0.55 if i % 2 else 0.4, 0.65))
+    for i, colour in enumerate(colour for colour, name in VARIABLES.items() if name.startswith("--c"))
+}
 COLUMNS = 3
 FORMATS = ("svg", "png", "pdf")
 
@@ -35,8 +40,7 @@ def write(path: str | Path, worlds: Sequence[Sequence[tuple[Group, Point]]]) -> 
     columns = min(COLUMNS, len(worlds))
     rows = math.ceil(len(worlds) / columns)
     colours = {
-        name: GREY if colour == BASE else PAPER[int(VARIABLES[colour].removeprefix("--c"))]
-        for name, colour in palette(point.name for world in worlds for _, point in world).items()
+        name: PAPER[colour] for name, colour in palette(point.name for world in worlds for _, point in world).items()
     }
     titles = _titles([world[0] for world in worlds])
     path = Path(path)

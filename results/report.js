@@ -106,6 +106,7 @@
     });
   document.addEventListener("focusin", showFocused);
   document.addEventListener("focusout", () => (tip.hidden = true));
-  document.addEventListener("scroll", showFocused, { passive: true });  // what takes the focus may scroll the page first
+  // What takes the focus may scroll the page, and keeps its explanation.
+  document.addEventListener("scroll", () => tip.hidden || showFocused(), { passive: true });
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") tip.hidden = true; });
 })();
