@@ -251,10 +251,10 @@ def _mismatch(one: EpisodeRow, other: EpisodeRow) -> ManifestMismatch:
     return ManifestMismatch(one, other, name, values[name])
 
 
-def natural(text: str) -> list[tuple[int, float, str]]:
-    """Sort key that puts ``fixed:20ms`` before ``fixed:100ms``."""
+def natural(text: str) -> list[str | float]:
+    """Sort key that puts ``fixed:20ms`` before ``fixed:100ms``: text and numbers in turn, beginning with text."""
     parts = re.split(r"(\d+(?:\.\d+)?)", text)
-    return [(0, float(part), "") if i % 2 else (1, 0.0, part) for i, part in enumerate(parts)]
+    return [float(part) if i % 2 else part for i, part in enumerate(parts)]
 
 
 def _group(measured: tuple[Any, ...], stores: dict[Store, list[EpisodeRow]]) -> Group:

@@ -189,7 +189,7 @@ class FakeAgent:
         self.method = self.method.removeprefix("early_")
         self.cold = True
         if self.method.startswith("heavy"):
-            time.sleep(2.5)  # to load
+            time.sleep(4)  # to load
         self.round: Round | None = None
         self.calls = 0
         self.episodes = 0  # that it has ended, as far as it learns from them
@@ -224,7 +224,7 @@ class FakeAgent:
             raise RuntimeError("the policy was shown a black image")
         x, hand = observation["state"]
         if self.method.startswith("heavy") and self.cold:
-            time.sleep(2.5)  # its first round
+            time.sleep(4)  # its first round
             self.cold = False
         if self.early or hand:
             self._misbehave(hand)

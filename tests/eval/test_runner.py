@@ -130,12 +130,12 @@ def test_worker_that_died_once_costs_a_retry_and_nothing_else(reference, tmp_pat
 
 
 def test_a_policy_that_takes_its_process_down_twice_or_does_not_return_has_failed(tmp_path):
-    rows = play(tmp_path, method="dense,die,hang", episodes=1, workers=2, timeout=4)
+    rows = play(tmp_path, method="dense,die,hang", episodes=1, workers=2, timeout=6)
     by_method = {row.method: row for row in rows.values()}
     assert by_method["dense"].status == "done"
     for method, outcome, retries, failure in (
         ("die", "raised", 1, "the worker died with exit code 3, 2 times while the policy or its method was at work"),
-        ("hang", "timeout", 0, "the policy or its method was at work when the episode's 4 s were over"),
+        ("hang", "timeout", 0, "the policy or its method was at work when the episode's 6 s were over"),
     ):
         row = by_method[method]
         assert (row.status, row.success, row.outcome, row.retries) == ("done", False, outcome, retries)
@@ -154,13 +154,13 @@ def test_a_policy_that_takes_its_process_down_twice_or_does_not_return_has_faile
 
 def test_what_a_new_process_loads_does_not_count_in_the_time_limit_of_an_episode(tmp_path):
     marker = tmp_path / "died"
-    (row,) = play(tmp_path / "run", method=f"heavy_die_once:{marker}", episodes=1, timeout=4).values()
+    (row,) = play(tmp_path / "run", method=f"heavy_die_once:{marker}", episodes=1, timeout=7).values()
     assert marker.exists()
     assert (row.status, row.retries, row.failure) == ("done", 1, None)
 
 
 def test_a_simulator_that_hangs_is_an_error_after_one_retry(tmp_path):
-    rows = play(tmp_path, suite="stuck", episodes=1, timeout=3)
+    rows = play(tmp_path, suite="stuck", episodes=1, timeout=5)
     (row,) = rows.values()
     assert (row.status, row.success, row.retries) == ("error", None, 1)
     assert row.error == "the worker hung: no result before the timeout"
