@@ -46,6 +46,7 @@ def evaluate_command(arguments: list[str], file: str | None, settings: tuple[str
     """Run methods on the same episodes and compare them."""
     from ...results import leaderboard, tables
     from ...results.marks import RANK
+    from ...results.planning import closing
     from ...results.store import Store
     from ..evaluate import evaluate
     from ..registry import Registry
@@ -67,7 +68,10 @@ def evaluate_command(arguments: list[str], file: str | None, settings: tuple[str
         if not tally.episodes:
             raise CommandFailed(f"no episode could be measured:\n{error_lines([store])}")
         rows = leaderboard.board([store])
+        needed = closing(store)
     show(tables.text(rows))
+    if needed:
+        show(needed)
     return {"out": spec.out, **tally._asdict(), "board": leaderboard.to_json(rows), "rank_rule": RANK}
 
 
