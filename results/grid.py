@@ -32,8 +32,8 @@ class Grid(NamedTuple):
     """A table of the page.
 
     Attributes:
-        columns: Heading, numbers of the rows that it shows where they are not those of the line, and whether the highest
-            value comes first when it is sorted.
+        columns: Heading, numbers of the rows that it shows where they are not those of the line, and whether the
+            highest value comes first when it is sorted.
         lines: Numbers of the rows that a line shows (none: of all), and its cells.
         name: Position of the column that names a line.
         notes: Sentences that belong under it.
@@ -77,8 +77,7 @@ def methods_grid(table: Table, rows: dict[int, Row], notes: list[str], shared: C
 def tasks_grid(table: Table, numbers: Sequence[int]) -> Grid:
     """The table of tasks, which has a column per row of the board."""
     columns: list[tuple[str, Sequence[int], bool]] = [
-        (heading.replace("\n", " "), [number], True)
-        for number, heading in zip(numbers, table.columns[1:], strict=True)
+        (heading.replace("\n", " "), [number], True) for number, heading in zip(numbers, table.columns[1:], strict=True)
     ]
     lines: list[tuple[Sequence[int], list[Cell]]] = [((), list(map(_cell, cells))) for cells in table.cells]
     return Grid([("task", (), False), *columns], lines, 0, table.notes)
@@ -99,4 +98,3 @@ def _cell(text: str) -> Cell:
     lines = text.split("\n")
     number = _NUMBER.match(lines[0])
     return Cell(lines, float(number[1]) if number else None)
-

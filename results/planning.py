@@ -81,7 +81,7 @@ def plans(store: Store, margin: float, power: float, budget: float | None = None
 
 
 def closing(store: Store, margin: float = GATE) -> str:
-    """Cells that a proof at the gate's margin takes by the flips of a run, in a sentence; empty without a comparison."""
+    """A sentence on the cells that a proof takes, by the flips of a run; empty without a comparison."""
     try:
         found = plans(store, margin, POWER)
     except NothingToCompare:

@@ -96,6 +96,11 @@
   }
   for (const kind of ["pointerover", "pointermove", "pointerdown", "focusin"]) document.addEventListener(kind, say);
   document.addEventListener("focusout", () => (tip.hidden = true));
-  document.addEventListener("scroll", () => (tip.hidden = true), { passive: true });
+  document.addEventListener("scroll", () => {
+    // A link that is reached by keyboard scrolls the page to it, which must not hide what it says.
+    const reached = document.querySelector("[data-tip]:focus-visible");
+    if (reached && !tip.hidden) say({ type: "focusin", target: reached });
+    else tip.hidden = true;
+  }, { passive: true });
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") tip.hidden = true; });
 })();

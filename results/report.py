@@ -69,7 +69,9 @@ def render(stores: Iterable[Store], title: str = "Leaderboard", *, allow_mixed: 
         rows=rows,
         facets=facets,
         choices=_choices(facets),
-        sortable=list(dict.fromkeys(name for suite in suites for name, *_ in suite["methods"].columns if name != "rank")),
+        sortable=list(
+            dict.fromkeys(name for suite in suites for name, *_ in suite["methods"].columns if name != "rank")
+        ),
         colours={visible(method): colour for method, colour in colours.items()},
         tints=[colours[row.method] for row in rows],
         series=SERIES,
@@ -122,7 +124,9 @@ def _suite(
         "flipped": [(number, labels[number], row) for number, row in of_suite.items() if row.flips],
         "flips": {number: flips_grid(row) for number, row in of_suite.items() if row.flips},
         "cards": _cards(of_suite, labels) if len(of_suite) <= MANY else [],
-        "figures": _figures(of_suite, labels, [group for group in gathered if group.suite == rows[min(of_suite)].suite], colours),
+        "figures": _figures(
+            of_suite, labels, [group for group in gathered if group.suite == rows[min(of_suite)].suite], colours
+        ),
     }
 
 
@@ -203,8 +207,12 @@ def _figures(
         which = f", {policy}" if len(policies) > 1 else ""
         of_policy = {number: row for number, row in rows.items() if row.policy == policy}
         parts.append((which, of_policy, [group for group in gathered if group.policy == policy]))
-        caption = "Up and left is better. Bars: 95 % bounds of what is kept, and of the speed-up; differences inside them"
-        caption += " are not established. A dashed line, where all points share one condition, joins the methods that no"
+        caption = (
+            "Up and left is better. Bars: 95 % bounds of what is kept, and of the speed-up; differences inside them"
+        )
+        caption += (
+            " are not established. A dashed line, where all points share one condition, joins the methods that no"
+        )
         caption += f" other beats in both. {BASELINE.capitalize()} keeps all that it solves, by definition."
         figures.append((f"Kept success against time{which}", caption, plots.pareto(of_policy, labels, colours)))
     if len(rows) <= MANY:

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,8 @@ class Chromium:
                 break
         else:
             raise RuntimeError(f"Chromium did not start: {''.join(said)[-2000:]}")
-        self._socket = connect(address[0], max_size=None, proxy=None)
+        self._stack = ExitStack()
+        self._socket = self._stack.enter_context(connect(address[0], max_size=None, proxy=None))
         self._numbers = itertools.count(1)
         self._session = None
         self.console: list[str] = []
@@ -49,9 +51,10 @@ class Chromium:
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
+        self.call("Emulation.setFocusEmulationEnabled", enabled=True)
 
     def close(self) -> None:
-        self._socket.close()
+        self._stack.close()
         self._process.kill()
         self._process.wait()
 
@@ -88,9 +91,7 @@ class Chromium:
     def size(self, width: int, height: int = 900) -> None:
         """Sets the size of the window, in CSS pixels; below 600 it is a phone's."""
         phone = width < 600
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone
-        )
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
 
     def run(self, script: str) -> Any:
         """The value of a JavaScript expression."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from replan.results import EpisodeRow, Mark, RoundRow, Run, RunIdentity, Store
 from replan.results.addresses import cell_address
 
+sys.path.insert(0, str(Path(__file__).parent))
 MS = 1_000_000
 
 
@@ -93,7 +96,7 @@ def build_run(**changes: Any) -> Run:
     return Run(**{**values, **changes})
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make():
     """Builders of rows: everything has a default, so a test names only what it is about."""
     return SimpleNamespace(round=build_round, episode=build_episode, error=build_error, run=build_run, code=build_code)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import io
 import re
-import sys
-from pathlib import Path
 
 import pytest
+from chromium import Chromium, found
 from PIL import Image
 from replan.results import Store
 from replan.results.report import render
-
-sys.path.insert(0, str(Path(__file__).parent))
-from chromium import Chromium, found
 
 pytestmark = pytest.mark.skipif(not found(), reason="there is no Chromium; install it, or name it in CHROMIUM")
 WIDTHS = (375, 1280)
@@ -30,8 +26,8 @@ def browser(tmp_path_factory):
     browser.close()
 
 
-@pytest.fixture
-def page(written, make, tmp_path):
+@pytest.fixture(scope="module")
+def page(make, tmp_path_factory):
     """A page of two suites, three methods, two devices; fast loses the most."""
 
     def episodes(suite, device, method, ms, lost):
@@ -50,9 +46,13 @@ def page(written, make, tmp_path):
 
     kinds = (("dense", 40, 0), ("slow", 30, 1), ("fast", 10, 4))
     worlds = (("belt", "cpu"), ("shelf", "A card with a name"))
-    store = written(*(each for world in worlds for kind in kinds for each in episodes(*world, *kind)))
-    file = tmp_path / "page.html"
-    file.write_text(render([store], title="A page"), encoding="utf-8")
+    folder = tmp_path_factory.mktemp("run")
+    with Store.start(folder, make.run()) as store:
+        for episode in (each for world in worlds for kind in kinds for each in episodes(*world, *kind)):
+            store.add(episode)
+    file = folder / "page.html"
+    with Store.open(folder) as store:
+        file.write_text(render([store], title="A page"), encoding="utf-8")
     return file
 
 
@@ -104,14 +104,17 @@ def test_a_heading_sorts_its_table_by_number_both_ways(browser, page):
         browser.run(f"{heading}.firstElementChild.click()")
         assert browser.run(f"{heading}.getAttribute('aria-sort')") == way
         assert browser.run(NAMES)[:3] == names
-    browser.run("(s => { s.value = 'ms per action'; s.dispatchEvent(new Event('change', {bubbles: true})); })"
-                "(document.getElementById('sort'))")
+    browser.run(
+        "(s => { s.value = 'ms per action'; s.dispatchEvent(new Event('change', {bubbles: true})); })"
+        "(document.getElementById('sort'))"
+    )
     assert browser.run(NAMES) == ["fast", "slow", "dense"] * 2
 
 
 def test_marks_and_points_say_what_they_are_to_keyboard_and_pointer(browser, page):
     browser.open(page)
     browser.run("document.querySelector('a.badge').focus()")
+    browser.run("new Promise(done => setTimeout(done, 100))")  # it scrolls there
     tip = "document.getElementById('tip').hidden ? '' : document.getElementById('tip').textContent"
     assert "interval of success is wider" in browser.run(tip)
     browser.press("Escape")

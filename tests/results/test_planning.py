@@ -36,9 +36,7 @@ def test_a_pilot_without_a_comparison_is_refused(written, make):
 def test_a_run_ends_with_the_cells_that_its_flips_would_need(written, make):
     run = written(*pilot(make, 1, 1))
     (plan,) = plans(run, 0.03, 0.8)
-    assert closing(run) == (
-        f"Cells to exclude a loss of 3 points, by the flips seen here: flash {plan.cells} (has 20)"
-    )
+    assert closing(run) == (f"Cells to exclude a loss of 3 points, by the flips seen here: flash {plan.cells} (has 20)")
     assert closing(written(make.episode("dense"))) == ""
 
 
