@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 
 from . import stats
+from .escaping import counted
 from .groups import BASELINE, Group
 from .pairs import MIXED, Pairs
 from .rounds import ABSENT, STAGE, gathered
@@ -94,7 +95,7 @@ def own_marks(
         yield Mark(OVER_BUDGET, f"{text} that time is the round's")
     if (cold := left_out(group)).rounds:
         badge = NOT_WARM if cold.share > LEFT_OUT else "cold rounds"
-        text = f"{cold.rounds} rounds took a route for the first time in a process and are charged its median round;"
+        text = f"{counted(cold.rounds, 'round')} took a route for the first time in a process, charged with its median;"
         yield Mark(badge, f"{text} that leaves out {100 * cold.share:.2g} % of the time")
     if broke_off := sum(row.broke_off for row in group.done.values()):
         text = f"{broke_off} of {len(group.done)} episodes ended in a round that raised or did not return; its time is"

@@ -83,8 +83,8 @@ def latency(groups: Sequence[Group], rows: Rows, colours: dict[str, str]) -> str
             heights = np.histogram(values, bins)[0]
             middle, numbers = float(np.median(values)), _numbers(rows, method)
             share = f"{100 * rounds[method, route] / by_method[method]:.0f} %"
-            says = f"{method}, route {route}\n{share} of its rounds\n"
-            says += f"median {milliseconds(1e6 * middle)} ms of {len(values)}"
+            median = f"median {milliseconds(1e6 * middle)} ms of {len(values)}"
+            says = f"{method}, route {route}\n{share} of its rounds\n{median}"
             axes.stairs(
                 y - 0.78 * heights / heights.max(),
                 bins,
@@ -317,10 +317,8 @@ def action_error(groups: Sequence[Group], rows: Rows, colours: dict[str, str]) -
 def _says(row: Row, label: str) -> str:
     """What a point says where it is pointed at."""
     success = row.success
-    lines = [
-        label,
-        f"success {percent(success.rate)} [{100 * success.low:.1f}, {100 * success.high:.1f}], n {success.n}",
-    ]
+    interval = f"[{100 * success.low:.1f}, {100 * success.high:.1f}]"
+    lines = [label, f"success {percent(success.rate)} {interval}, n {success.n}"]
     if row.retention and row.retention.overall.solved:
         kept = row.retention.overall
         lines.append(f"keeps {percent(kept.rate)}, at least {percent(kept.low)}")

@@ -83,24 +83,29 @@
     if (part.matches("a")) part.setAttribute("aria-description", part.dataset.tip);
   }
 
-  function say(event) {
-    const part = event.target.closest?.("[data-tip]");
-    tip.hidden = !part;
-    if (!part) return;
+  function show(part, x, y) {
+    tip.hidden = false;
     tip.textContent = part.dataset.tip;
-    const box = part.getBoundingClientRect();
-    const [x, y] = event.type === "focusin" ? [box.left, box.bottom] : [event.clientX, event.clientY];
     const { width, height } = tip.getBoundingClientRect();
     tip.style.left = `${Math.max(8, Math.min(x + 12, document.documentElement.clientWidth - width - 8))}px`;
     tip.style.top = `${y + 16 + height > window.innerHeight ? Math.max(8, y - height - 12) : y + 16}px`;
   }
-  for (const kind of ["pointerover", "pointermove", "pointerdown", "focusin"]) document.addEventListener(kind, say);
+
+  function showFocused() {
+    const part = document.activeElement.closest("[data-tip]");
+    if (!part) return void (tip.hidden = true);
+    const box = part.getBoundingClientRect();
+    show(part, box.left, box.bottom);
+  }
+
+  for (const kind of ["pointerover", "pointermove", "pointerdown"])
+    document.addEventListener(kind, (event) => {
+      const part = event.target.closest?.("[data-tip]");
+      if (part) show(part, event.clientX, event.clientY);
+      else tip.hidden = true;
+    });
+  document.addEventListener("focusin", showFocused);
   document.addEventListener("focusout", () => (tip.hidden = true));
-  document.addEventListener("scroll", () => {
-    // A link that is reached by keyboard scrolls the page to it, which must not hide what it says.
-    const reached = document.querySelector("[data-tip]:focus-visible");
-    if (reached && !tip.hidden) say({ type: "focusin", target: reached });
-    else tip.hidden = true;
-  }, { passive: true });
+  document.addEventListener("scroll", showFocused, { passive: true });  // what takes the focus may scroll the page first
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") tip.hidden = true; });
 })();

@@ -53,6 +53,7 @@ def render(stores: Iterable[Store], title: str = "Leaderboard", *, allow_mixed: 
     suites = []
     for each in tables(rows):
         suites.append(_suite(each, rows, gathered, stand_ins, run_marks, f"suite{len(suites)}"))
+    headings = dict.fromkeys(name for suite in suites for name, *_ in suite["methods"].columns)
     facets = [_facets(row) for row in rows]
     script = (FOLDER / "report.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -69,9 +70,7 @@ def render(stores: Iterable[Store], title: str = "Leaderboard", *, allow_mixed: 
         rows=rows,
         facets=facets,
         choices=_choices(facets),
-        sortable=list(
-            dict.fromkeys(name for suite in suites for name, *_ in suite["methods"].columns if name != "rank")
-        ),
+        sortable=[name for name in headings if name != "rank"],
         colours={visible(method): colour for method, colour in colours.items()},
         tints=[colours[row.method] for row in rows],
         series=SERIES,
@@ -102,6 +101,7 @@ def _suite(
 ) -> dict[str, Any]:
     """What the template shows of a suite. Rows are known by their numbers on the page."""
     of_suite = {number: row for number, row in enumerate(rows) if visible(row.suite) == each.suite}
+    members = [group for group in gathered if visible(group.suite) == each.suite]
     labels = dict(zip(of_suite, _labels(list(of_suite.values())), strict=True))
     shown_elsewhere = {each.headline, *run_marks, *each.marks.values()}
     badges = [{visible(mark.badge) for mark in row.marks} for row in of_suite.values()]
@@ -124,9 +124,7 @@ def _suite(
         "flipped": [(number, labels[number], row) for number, row in of_suite.items() if row.flips],
         "flips": {number: flips_grid(row) for number, row in of_suite.items() if row.flips},
         "cards": _cards(of_suite, labels) if len(of_suite) <= MANY else [],
-        "figures": _figures(
-            of_suite, labels, [group for group in gathered if group.suite == rows[min(of_suite)].suite], colours
-        ),
+        "figures": _figures(of_suite, labels, members, colours),
     }
 
 
@@ -207,13 +205,9 @@ def _figures(
         which = f", {policy}" if len(policies) > 1 else ""
         of_policy = {number: row for number, row in rows.items() if row.policy == policy}
         parts.append((which, of_policy, [group for group in gathered if group.policy == policy]))
-        caption = (
-            "Up and left is better. Bars: 95 % bounds of what is kept, and of the speed-up; differences inside them"
-        )
-        caption += (
-            " are not established. A dashed line, where all points share one condition, joins the methods that no"
-        )
-        caption += f" other beats in both. {BASELINE.capitalize()} keeps all that it solves, by definition."
+        caption = "Up and left is better. Bars: 95 % bounds of what is kept, and of the speed-up; differences inside "
+        caption += "them are not established. A dashed line, where all points share one condition, joins the methods "
+        caption += f"that no other beats in both. {BASELINE.capitalize()} keeps all that it solves, by definition."
         figures.append((f"Kept success against time{which}", caption, plots.pareto(of_policy, labels, colours)))
     if len(rows) <= MANY:
         caption = f"Wilson intervals. The grey band is {BASELINE}'s. Overlap of two intervals proves nothing: see vs "

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import textwrap
+from collections import Counter
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -45,6 +47,9 @@ class Table(NamedTuple):
     notes: list[str]
 
 
+_LONG_PATH = re.compile(r"(?=[^:=+,]*[A-Za-z])(?=[^:=+,]{36})[^:=+,]*/([^:=+,/]+)")  # numbers are joined by / as well
+
+
 class SuiteTables(NamedTuple):
     """The tables of one suite.
 
@@ -71,7 +76,7 @@ class SuiteTables(NamedTuple):
 
 def tables(rows: list[Row]) -> list[SuiteTables]:
     """The tables of each suite, in the order of the rows."""
-    rows = list(map(_visible, rows))
+    rows = _with_short_names(list(map(_visible, rows)))
     suites = dict.fromkeys(row.suite for row in rows)
     return [_suite_tables([row for row in rows if row.suite == suite]) for suite in suites]
 
@@ -85,6 +90,16 @@ def _visible(row: Row) -> Row:
     names = {name: visible(getattr(row, name)) for name in ("suite", "policy", "method", "latency")}
     settings = {visible(k): visible(v) if isinstance(v, str) else v for k, v in row.settings.items()}
     return replace(row, **names, settings=settings, marks=marks(row.marks), run_marks=marks(row.run_marks))
+
+
+def _with_short_names(rows: list[Row]) -> list[Row]:
+    """Returns the rows with long paths in names cut to the file, where that leaves different names different."""
+    for name in ("policy", "method"):  # traces all have the same name
+        short = {full: _LONG_PATH.sub(r".../\1", full) for full in {getattr(row, name) for row in rows}}
+        count = Counter(short.values())
+        shown = {full: each if count[each] == 1 else full for full, each in short.items()}
+        rows = [replace(row, **{name: shown[getattr(row, name)]}) for row in rows]
+    return rows
 
 
 def condition(row: Row) -> dict[str, str]:
@@ -231,7 +246,8 @@ def _method_cells(row: Row, drafts: bool, latency: bool) -> list[str]:
         cells.append(f"{_ratio(row.speed_up.action, 'action')}\n{_ratio(row.speed_up.round, 'round')}")
     else:
         cells.append("1" if row.method == BASELINE else "n/a" if row.paired else "–")
-    cells.append(number(row.action_error.mean, ".2g"))
+    error = row.action_error
+    cells.append(_lines(number(error.mean, ".2g"), f"n {error.n}" if error.n else ""))
     if drafts:
         rate, length = percent(row.acceptance.rate, digits=0), row.acceptance.length
         cells.append(_lines(rate, "" if math.isnan(length) else f"mean {length:.1f}"))
@@ -404,6 +420,8 @@ def _narrow(suite: SuiteTables) -> Table:
     headings = {"n": "n\nrounds", "round ms": "ms per\nround", "speed-up": "speed\nup"}
     columns = [column for column in table.columns if column not in LEFT_OUT]
     notes = ["Lower lines: 95 % intervals, rounds per episode, p90 of a round (above it p50). Speed-up: per action"]
+    if any(each.startswith("n ") for line in lines for each in line["action\nerror"].split("\n")):
+        notes[0] += ". Action error: from n rounds"
     if suite.acceptance:
         first = suite.acceptance.columns.index("drafts")
         each = [f"{' '.join(line[:first])} {line[first + 1]} ({line[first + 2]})" for line in suite.acceptance.cells]

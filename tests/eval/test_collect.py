@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from replan.eval import collect as collecting
+from replan.eval.cells import make_cells
 from replan.eval.collect import Request, collect, collect_all
+from replan.eval.commands.collect import shared
+from replan.eval.registry import Registry
+from replan.eval.spec import make_spec
 from replan.policies.training.recording import Conventions, Frames
 
 BELT = Conventions("conveyor", ("third", "wrist"), (6,), relative=False, image_size=64)
@@ -93,3 +98,11 @@ def test_a_policy_can_act_while_the_expert_labels(policy_file, tmp_path):
     assert np.array_equal(driven.state[0], own.state[0])  # the same cell
     shared = min(len(driven.state), len(own.state))
     assert not np.array_equal(driven.state[:shared], own.state[:shared])
+
+
+def test_tasks_share_the_episodes_as_in_an_evaluation():
+    assert shared(10, ["a", "b", "c", "d"]) == {"a": 3, "b": 3, "c": 2, "d": 2}
+    assert shared(2, ["a", "b", "c"]) == {"a": 1, "b": 1}
+    suites = Registry().suites()
+    cells = make_cells(make_spec({"out": "x", "suite": "conveyor", "episodes": 10}, suites), suites)
+    assert Counter(cell.task for cell in cells) == shared(10, list(suites["conveyor"].tasks))

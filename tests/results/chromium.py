@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import subprocess
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +40,7 @@ class Chromium:
                 break
         else:
             raise RuntimeError(f"Chromium did not start: {''.join(said)[-2000:]}")
-        self._stack = ExitStack()
-        self._socket = self._stack.enter_context(connect(address[0], max_size=None, proxy=None))
+        self._socket = connect(address[0], max_size=None, proxy=None)
         self._numbers = itertools.count(1)
         self._session = None
         self.console: list[str] = []
@@ -51,10 +49,9 @@ class Chromium:
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
-        self.call("Emulation.setFocusEmulationEnabled", enabled=True)
 
     def close(self) -> None:
-        self._stack.close()
+        self._socket.close()
         self._process.kill()
         self._process.wait()
 

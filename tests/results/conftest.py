@@ -12,7 +12,8 @@ import pytest
 from replan.results import EpisodeRow, Mark, RoundRow, Run, RunIdentity, Store
 from replan.results.addresses import cell_address
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent))  # so that tests import `chromium` by name
+
 MS = 1_000_000
 
 
@@ -96,7 +97,7 @@ def build_run(**changes: Any) -> Run:
     return Run(**{**values, **changes})
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def make():
     """Builders of rows: everything has a default, so a test names only what it is about."""
     return SimpleNamespace(round=build_round, episode=build_episode, error=build_error, run=build_run, code=build_code)

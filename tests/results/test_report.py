@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import re
 from html.parser import HTMLParser
 
@@ -13,7 +10,6 @@ from replan.results.groups import ManifestMismatch
 from replan.results.leaderboard import board
 from replan.results.plots import _frontier, spread
 from replan.results.report import render
-from replan.results.svg import VARIABLES, palette
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 
@@ -94,21 +90,17 @@ def test_the_page_shows_what_was_run_and_what_came_out(flash_run):
 
 def test_the_page_loads_nothing(flash_run):
     source = render([flash_run])
-    assert not re.search(r"https?:|//[a-z]|@import|<link|src=", source)
-    assert all(found.startswith(("'#", '"#', "#")) for found in re.findall(r"url\(([^)]*)", source))
+    assert not re.search(r"https?:|url\((?!#)|@import|<link|src=", source)
     assert all(href.startswith("#") for href in re.findall(r'href="([^"]*)"', source))
-    (script,) = re.findall(r"<script>(.*?)</script>", source, flags=re.DOTALL)
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" in source
 
 
 def test_plots_follow_the_page_colours(flash_run):
     source = render([flash_run])
     drawings = "".join(re.findall(r"<svg.*?</svg>", source, flags=re.DOTALL))
-    assert f"var({VARIABLES[palette(['flash'])['flash']]})" in drawings and "var(--ink)" in drawings
+    assert re.search(r"var\(--c\d+\)", drawings) and "var(--ink)" in drawings
     assert not re.search(r"#0[1-5]0[0-9a-f]{3}", drawings)
     used = set(re.findall(r"var\((--\w+)\)", drawings))
-    light, dark, _ = re.findall(r":root \{(.*?)\}", source, flags=re.DOTALL)
+    light, dark, *_ = re.findall(r":root \{(.*?)\}", source, flags=re.DOTALL)
     for name in used:
         assert f"{name}:" in light and f"{name}:" in dark
 
@@ -161,8 +153,6 @@ def test_names_are_escaped(written, make):
     source = render([written(*episodes)], title="<script>alert(1)</script>")
     assert "<script>alert" not in source and "<b>$" not in source and "<i>lost" not in source
     page = Page(source)
-    (facets,) = re.findall(r'<script type="application/json" id="rows">(.*?)</script>', source)
-    assert [facet["method"] for facet in json.loads(facets)] == [["dense"], [name]]
     assert name in page.text and not page.broken
 
 
@@ -193,7 +183,7 @@ def test_a_page_of_several_suites_says_which_mark_is_about_which(written, make):
     assert "CPU" in head and "tiny model" not in head and "uncommitted" not in head
     assert "tiny model trained here" in first and "stand-in" not in first and "uncommitted" not in first
     assert "tiny model" not in second and "uncommitted changes" in second
-    assert re.search(r'<a class="badge" href="#[^"]*" title="[^"]*another robot[^"]*">stand-in assets</a>', second)
+    assert re.search(r'class="badge"[^>]*>stand-in assets</a>', second) and "another robot and other objects" in second
     assert "2 episodes, 1 methods on conveyor, robotwin" in re.sub(r"\s+", " ", page.text)
 
 
@@ -229,8 +219,8 @@ def test_the_frontier_keeps_what_nothing_beats():
 def test_an_idle_method_has_no_rank_and_what_was_not_timed_together_no_speed_up_on_the_page(written, make):
     run = make.run(activity_counters={"idle": ("used",)})
     source = render([written(make.episode("dense"), make.episode("idle"), run=run)])
-    idle = next(line for line in re.findall(r"<tr.*?</tr>", source, flags=re.DOTALL) if ">idle<" in line)
-    assert 'data-label="rank"><b><span class="keep">–<' in idle
+    (line,) = [line for line in re.findall(r"<tr.*?</tr>", source, re.DOTALL) if ">idle<" in line and "verdict" in line]
+    assert re.search(r'data-label="rank"[^>]*><b><span class="keep">–<', line)
     assert "<dt>rank</dt><dd>by speed-up per action" in source and "excludes a loss of 10 points" in re.sub(
         r"\s+", " ", source
     )
