@@ -50,7 +50,9 @@ def grid(table: Table, of_line: Iterable[int]) -> Grid:
     columns: list[tuple[str, Sequence[int], bool]] = [
         (heading.replace("\n", " "), (), heading in HIGH_FIRST) for heading in table.columns
     ]
-    lines = [([number], list(map(_cell, cells))) for number, cells in zip(of_line, table.cells, strict=True)]
+    lines: list[tuple[Sequence[int], list[Cell]]] = [
+        ([number], list(map(_cell, cells))) for number, cells in zip(of_line, table.cells, strict=True)
+    ]
     return Grid(columns, lines, table.columns.index("method"), table.notes)
 
 
