@@ -10,8 +10,10 @@ from .noninferiority import ALPHA, pairs_about, pairs_needed
 from .pairs import baseline_of, pair
 from .schema import EpisodeRow
 from .store import Store
-from .verdicts import flip_rate
+from .verdicts import POWER, flip_rate
 
+GATE = 0.03  # the margin of `replan gate` and `replan plan` unless they are given another
+LISTED = 4  # methods that a sentence names
 LADDER = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)  # margins that a budget is tried for
 
 
@@ -76,6 +78,17 @@ def plans(store: Store, margin: float, power: float, budget: float | None = None
             certified = min((each for each, n in needed.items() if 0 < n * seconds / 3600 <= budget), default=0.0)
         made.append(Plan(group.suite, group.label, paired.lost, paired.gained, paired.n, cells, hours, certified))
     return made
+
+
+def closing(store: Store, margin: float = GATE) -> str:
+    """A sentence on the cells that a proof takes, by the flips of a run; empty without a comparison."""
+    try:
+        found = plans(store, margin, POWER)
+    except NothingToCompare:
+        return ""
+    words = [f"{each.method} {each.cells or 'no number of them'} (has {each.n})" for each in found[:LISTED]]
+    more = f", and {len(found) - LISTED} more" if len(found) > LISTED else ""
+    return f"Cells to exclude a loss of {100 * margin:g} points, by the flips seen here: {', '.join(words)}{more}"
 
 
 def _seconds(row: EpisodeRow) -> float:

@@ -94,6 +94,7 @@ def run_and_show(
     from ...results import leaderboard, tables
     from ...results.export import episode_records
     from ...results.marks import RANK
+    from ...results.planning import closing
     from ...results.store import Store
     from ..evaluate import evaluate
 
@@ -105,7 +106,10 @@ def run_and_show(
             raise CommandFailed(f"no episode could be measured:\n{error_lines([store])}")
         rows = leaderboard.board([store])
         each = {"rows": leaderboard.to_json(episode_records([(spec.out, store)]))} if episode_rows else {}
+        needed = closing(store)
     show(tables.text(rows))
+    if needed:
+        show(needed)
     return {"out": spec.out, **tally._asdict(), "board": leaderboard.to_json(rows), "rank_rule": RANK, **each}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from replan.results.betting import CERTIFIED, COSTS, OPEN
 from replan.results.compare import NothingToCompare
-from replan.results.planning import plans
+from replan.results.planning import closing, plans
 from replan.results.watching import watched
 
 
@@ -31,6 +31,13 @@ def test_a_larger_budget_certifies_a_smaller_margin(written, make):
 def test_a_pilot_without_a_comparison_is_refused(written, make):
     with pytest.raises(NothingToCompare, match="next to dense"):
         plans(written(make.episode("dense")), 0.1, 0.8)
+
+
+def test_a_run_ends_with_the_cells_that_its_flips_would_need(written, make):
+    run = written(*pilot(make, 1, 1))
+    (plan,) = plans(run, 0.03, 0.8)
+    assert closing(run) == (f"Cells to exclude a loss of 3 points, by the flips seen here: flash {plan.cells} (has 20)")
+    assert closing(written(make.episode("dense"))) == ""
 
 
 def order_of(store):
