@@ -199,7 +199,15 @@ class Casting(Poison):
         autocast()
 
 
-KINDS = {"cast": Casting, "dense": Method, "poison": Poison, "hook": Hooking, "replace": Replacing, "hasty": Hasty, "warming": Warming}
+KINDS = {
+    "cast": Casting,
+    "dense": Method,
+    "poison": Poison,
+    "hook": Hooking,
+    "replace": Replacing,
+    "hasty": Hasty,
+    "warming": Warming,
+}
 
 
 class Poisoned(Registry):
