@@ -38,7 +38,7 @@ libraries: setup-suites  ## Build the libraries of executions that rmuscle and n
 	for suite in conveyor:pi0-tiny conveyor-hard:pi0-tiny-hard libero_object:pi0-tiny-libero-object \
 	    libero_spatial:pi0-tiny-libero-spatial; do \
 	    test -f policies/checkpoints/$${suite#*:}.library/index.sqlite || \
-	    .venv/bin/replan library build --suite $${suite%:*} || exit; done
+	    .venv/bin/replan library build --suite $${suite%:*} --out policies/checkpoints/$${suite#*:}.library || exit; done
 
 test: setup  ## Run the tests (PYTEST_ARGS="-m 'not slow'" leaves the long ones out)
 	.venv/bin/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)

@@ -154,7 +154,10 @@ def _one(part: str) -> Method:
         missing = [key for key, each in parameters.items() if each.default is each.empty and key not in arguments]
         if missing:
             raise UnknownMethod(f"{name!r} needs a value for {' and '.join(missing)}: {name}:{missing[0]}=VALUE")
-        return kind(**arguments)
+        try:
+            return kind(**arguments)
+        except ValueError as error:
+            raise ValueError(str(error) if name in str(error) else f"{name}: {error}") from error
 
 
 def _arguments(

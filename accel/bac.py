@@ -29,7 +29,7 @@ class BAC(Method):
     dynamic programming). A step at which no FFN is computed takes the latest prediction over and costs nothing.
 
     Args:
-        updates: Steps at which an FFN is computed. All of the policy's is exactly dense.
+        updates: Steps at which an FFN is computed. All of the policy's is exactly dense. None: half of them.
         calibrate: Dense rounds from which the steps are chosen, at the beginning of every episode.
         bubble: FFNs, those with the largest errors, that are computed at the steps of all FFNs behind them, too.
         shared: Whether all FFNs have the same steps, which is ``dp_cache`` with these.
@@ -44,21 +44,24 @@ class BAC(Method):
     limit = "updates = the policy's steps"
     papers = ("2506.13456",)
 
-    def __init__(self, updates: int = 5, calibrate: int = 1, bubble: int = 1, shared: bool = False) -> None:
-        if updates < 1 or calibrate < 1 or bubble < 0:
+    def __init__(self, updates: int | None = None, calibrate: int = 1, bubble: int = 1, shared: bool = False) -> None:
+        if (updates is not None and updates < 1) or calibrate < 1 or bubble < 0:
             raise ValueError(
-                f"bac takes 1 or more updates and rounds to calibrate and 0 or more FFNs to bubble, got {updates}, "
-                f"{calibrate} and {bubble}"
+                f"bac takes 1 or more updates and rounds to calibrate and 0 or more FFNs to bubble, got "
+                f"updates={updates}, calibrate={calibrate} and bubble={bubble}"
             )
-        self.updates, self._calibrate, self._bubble, self._shared = updates, calibrate, bubble, shared
+        self._given, self._calibrate, self._bubble, self._shared = updates, calibrate, bubble, shared
         self._blocks = _Blocks()
         self.begin()
 
     def attach(self, policy: Policy) -> None:
-        """Checks that the policy takes as many steps."""
+        """Chooses the number of updates, or checks that the policy takes as many steps."""
         self._flow = policy.model.flow
+        self.updates = (self._flow.steps + 1) // 2 if self._given is None else self._given
         if self.updates > self._flow.steps:
-            raise ValueError(f"bac updates at {self.updates} steps, but {policy.name} has {self._flow.steps}")
+            raise ValueError(
+                f"bac updates at {self.updates} steps, but {policy.name} has {self._flow.steps}; give fewer updates"
+            )
         self._blocks.steps = self._flow.steps
 
     def begin(self) -> None:

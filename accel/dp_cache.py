@@ -7,14 +7,15 @@ from ..policies.policy import Policy
 from ..policies.round import Call
 from ..policies.seams import Method, Seam
 
-COMPUTED = (0, 1, 2, 6, 8, 9)  # of ten steps, as rMuscle configures its DP-Cache baseline
+COMPUTED, OF = (0, 1, 2, 6, 8, 9), 10  # steps, as rMuscle configures its DP-Cache baseline
 
 
 class DPCache(Method):
     """Computes the denoising steps in ``keep`` and reuses the latest prediction at the others; prefill stays dense.
 
     Args:
-        keep: Steps to compute, counted from 0. All of them is exactly dense.
+        keep: Steps to compute, counted from 0. All of them is exactly dense. None: rMuscle's, which are of ten; of
+            another number of steps those in which one of these begins (0, 2 and 3 of four).
 
     Raises:
         ValueError: Step 0 is not kept, or a step is negative; on ``attach``, the policy takes fewer steps.
@@ -26,17 +27,20 @@ class DPCache(Method):
     limit = "keep = all steps"
     papers = ("2609.19104",)
 
-    def __init__(self, keep: tuple[int, ...] = COMPUTED) -> None:
-        if 0 not in keep or min(keep) < 0:
-            raise ValueError(f"dp_cache must compute step 0 and none before it, got keep={keep}")
-        self.keep, self._reused = frozenset(keep), 0
+    def __init__(self, keep: tuple[int, ...] | None = None) -> None:
+        if keep is not None and (0 not in keep or min(keep) < 0):
+            raise ValueError(f"dp_cache must compute step 0 and none before it, got keep={'/'.join(map(str, keep))}")
+        self._given, self._reused = keep, 0
 
     def attach(self, policy: Policy) -> None:
-        """Checks that the policy takes the steps to be kept."""
-        if max(self.keep) >= policy.model.flow.steps:
+        """Chooses the steps, or checks that the policy takes those that were given."""
+        steps = policy.model.flow.steps
+        chosen = [step * steps // OF for step in COMPUTED] if self._given is None else self._given
+        self.keep = frozenset(chosen)
+        if max(self.keep) >= steps:
             raise ValueError(
-                f"dp_cache keeps step {max(self.keep)}, but the policy has {policy.model.flow.steps} steps: "
-                "name those to compute, as in dp_cache:keep=0/2"
+                f"dp_cache keeps step {max(self.keep)}, but the policy has {steps} steps: name some of 0 to "
+                f"{steps - 1}, as in dp_cache:keep=0/2"
             )
 
     def begin(self) -> None:

@@ -19,6 +19,9 @@ from ..policies.seams import Method, Seam
 from .library import Library, Pack
 from .retrieval import Limits, Retrieval
 
+GIVEN = {10: 5, 4: 1}
+"""Steps taken over, by the policy's: rMuscle's of pi0.5, and of GR00T, where half of them costs success."""
+
 MEMORY_MB = 100
 """For chunks that were denoised in part: some hundred bytes each."""
 
@@ -30,7 +33,7 @@ class Nirvana(Method):
     round's steps go on from there. Without a reference the round is dense.
 
     Args:
-        given: Steps to take over. 0 is exactly dense.
+        given: Steps to take over. 0 is exactly dense. None: rMuscle's 5 of ten and 1 of four, else half.
         library: Folder of the library; empty for the one next to the policy.
         similarity: Below it the episode goes on densely.
         width: Episodes among which is searched.
@@ -49,16 +52,16 @@ class Nirvana(Method):
 
     def __init__(
         self,
-        given: int = 5,
+        given: int | None = None,
         library: str = "",
         similarity: float = 0.8,
         width: int = 4,
         ahead: int = 4,
         rebuild_ms: float = 50.0,
     ) -> None:
-        if given < 0:
+        if given is not None and given < 0:
             raise ValueError(f"nirvana takes 0 or more steps over, got {given}")
-        self.given, self._limits = given, Limits(library, similarity, width, ahead, MEMORY_MB, rebuild_ms)
+        self._wanted, self._limits = given, Limits(library, similarity, width, ahead, MEMORY_MB, rebuild_ms)
         self.retrieval = Retrieval(self._limits, self._prepare, lambda x: x.nbytes)
         self.begin()
 
@@ -77,10 +80,11 @@ class Nirvana(Method):
             CheckpointError: There is none, it is damaged, or it was made with other weights.
             ValueError: No step would be left.
         """
-        self._model = policy.model
-        if self.given >= policy.model.flow.steps:
+        self._model, steps = policy.model, policy.model.flow.steps
+        self.given = GIVEN.get(steps, steps // 2) if self._wanted is None else self._wanted
+        if self.given >= steps:
             raise ValueError(
-                f"nirvana takes {self.given} steps over, and {policy.name} has {policy.model.flow.steps}: none is left"
+                f"nirvana takes {self.given} steps over, and {policy.name} has {steps}: none is left; give fewer"
             )
         self.retrieval.open(policy)
         self.retrieval.prepare_beginnings()

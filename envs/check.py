@@ -196,6 +196,8 @@ def _check_manifest(suite: Suite, env: Any, task: str) -> None:
         assert isinstance(value, (str, int, float)), f"{name} is a {type(value).__name__}"
     _assert_json("it", manifest)
     assert manifest["instruction"] == observation["instruction"], "its instruction is not the observation's"
+    described = suite.instructions.get(task, observation["instruction"])
+    assert observation["instruction"] == described, f"the suite's description says {described!r}"
     last = FAR_STATE if suite.init_states is None else suite.init_states - 1
     for init_state in sorted({1, last}) if last else ():
         _, info = env.reset(seed=SEED, options={"task": task, "init_state": init_state})

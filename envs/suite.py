@@ -50,6 +50,8 @@ class Suite:
         init_states: Number of initial states per task, or None where they are sampled without end.
         cameras: Observation keys of the images.
         settings: Environment arguments that a user may fix with ``--set``, and their types.
+        instructions: Instructions by task, of tasks that have the same one in every episode: a policy that cannot read
+            one is refused before anything is built.
         demonstrations: How the expert is recorded; None where there is no expert.
         marks: What a reader of results must know: a badge of a word or two, a colon, one sentence.
         policy: Bundled policy used where the user names none; None where there is none.
@@ -73,6 +75,7 @@ class Suite:
     init_states: int | None = None
     cameras: tuple[str, ...] = ()
     settings: Mapping[str, type] = field(default_factory=dict)
+    instructions: Mapping[str, str] = field(default_factory=dict)
     demonstrations: Demonstrations | None = None
     marks: tuple[str, ...] = ()
     policy: str | None = None
@@ -91,6 +94,7 @@ class Suite:
             ("init_states", self.init_states is None or _positive(self.init_states), "at least 1, or None"),
             ("cameras", _words(self.cameras, _NAME), "a tuple of different names"),
             ("settings", _named(self.settings) and _KINDS.issuperset(self.settings.values()), _SETTINGS),
+            ("instructions", _instructions(self.instructions, self.tasks), "lines of text by task"),
             ("demonstrations", isinstance(self.demonstrations, Demonstrations | None), "Demonstrations, or None"),
             ("marks", _words(self.marks, _LINE), "a tuple of different lines of text"),
             ("policy", self.policy is None or _fits(_LINE, self.policy), "a name, or None"),
@@ -122,6 +126,10 @@ def _words(values: Any, pattern: re.Pattern[str]) -> bool:
 
 def _named(values: Any) -> bool:
     return isinstance(values, Mapping) and all(isinstance(name, str) and name.isidentifier() for name in values)
+
+
+def _instructions(values: Any, tasks: tuple[str, ...]) -> bool:
+    return isinstance(values, Mapping) and all(task in tasks and _fits(_LINE, text) for task, text in values.items())
 
 
 def _positive(value: Any) -> bool:

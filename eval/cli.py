@@ -35,15 +35,19 @@ from .commands.compare import compare
 from .commands.envs import envs
 from .commands.evaluate import evaluate_command
 from .commands.export import export
+from .commands.flips import flips
+from .commands.frontier import frontier
 from .commands.gate import gate
 from .commands.library import library
 from .commands.methods import methods
 from .commands.plan import plan
 from .commands.policy import policy
+from .commands.replay import replay
 from .commands.serve import serve_command
 from .commands.setup import doctor, setup
 from .commands.training import train, train_draft
 from .commands.verify import verify
+from .commands.video import video
 from .commands.watch import watch
 from .spec import BadInput, RunStopped
 
@@ -72,6 +76,10 @@ for command in (
     bench,
     analyze,
     verify,
+    video,
+    flips,
+    replay,
+    frontier,
     policy,
     envs,
     methods,

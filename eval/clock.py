@@ -86,6 +86,13 @@ class LatencySource(Protocol):
             TraceDiverged: The recorded episode had more.
         """
 
+    def check(self, method: str, routes: Iterable[str]) -> None:
+        """Makes sure that there is a latency for a method, whichever of its routes it takes.
+
+        Raises:
+            BadInput: There is none.
+        """
+
 
 @dataclass(frozen=True)
 class Fixed(LatencySource):
@@ -126,6 +133,16 @@ class Profile(LatencySource):
         if finished.route not in self.routes:
             raise unknown(f"route for the latency profile {self.name!r}:", finished.route, self.routes)
         return self.routes[finished.route]
+
+    def check(self, method: str, routes: Iterable[str]) -> None:
+        """Makes sure that the profile has a latency for every route.
+
+        Raises:
+            RouteWithoutLatency: It has not.
+        """
+        missing = tuple(route for route in routes if route not in self.routes)
+        if missing:
+            raise RouteWithoutLatency(self.name, method, missing, self.routes)
 
 
 @dataclass(frozen=True)
@@ -186,6 +203,16 @@ class Trace(LatencySource):
                 f"trace diverged after round {rounds - 1}: the episode is over, and {recorded} are recorded"
             )
 
+    def check(self, method: str, routes: Iterable[str]) -> None:
+        """Makes sure that the method was recorded.
+
+        Raises:
+            BadInput: It was not.
+        """
+        recorded = {name for _, name in self.episodes}
+        if method not in recorded:
+            raise unknown("method for this trace:", method, recorded)
+
 
 def parse_duration(text: str) -> int:
     """Returns a duration such as ``58ms``, ``7.8 ms``, ``250us``, ``1s`` or ``2000000ns`` in nanoseconds.
@@ -212,20 +239,33 @@ def parse_latency(text: str) -> LatencySource:
     """Returns the latency source that a user wrote.
 
     ``zero``, ``fixed:58ms``, ``profile:NAME`` (published figures, in ``profiles.toml`` next to this file),
-    ``profile:FILE.toml#NAME`` (your own), ``measured``, ``trace:FILE`` (what a ``measured`` run left).
+    ``profile:FILE.toml#NAME`` (your own), ``measured``, ``trace:FILE`` (what a ``measured`` run left),
+    ``resample:FILE|RUN`` (what was recorded, in another order); with terms behind it, see :mod:`.whatif`.
 
     Raises:
         BadInput: The source does not exist, or its argument cannot be used.
+        StoreError: The run cannot be read.
     """
+    from .whatif import make_what_if, read_recorded, split_terms  # which has sources of the kinds of this file
+
+    text, terms = split_terms(text)
     kind, _, argument = text.partition(":")
+    if kind == "resample" and argument:
+        return make_what_if(read_recorded(argument, terms.seed), terms)
+    return make_what_if(_parse_source(text, kind, argument), terms)
+
+
+def _parse_source(text: str, kind: str, argument: str) -> LatencySource:
     if kind in ("zero", "measured"):
         if argument:
             raise BadInput(f"latency {text!r}: {kind!r} takes no argument")
         return Fixed(0) if kind == "zero" else Measured()
-    if kind not in ("fixed", "profile", "trace"):
-        raise unknown("latency source", kind, ("zero", "fixed", "profile", "measured", "trace"))
+    if kind not in ("fixed", "profile", "trace", "resample"):
+        raise unknown("latency source", kind, ("zero", "fixed", "profile", "measured", "trace", "resample"))
     if not argument:
-        raise BadInput(f"latency {text!r} lacks its argument; write fixed:58ms, profile:NAME or trace:FILE")
+        raise BadInput(
+            f"latency {text!r} lacks its argument; write fixed:58ms, profile:NAME, trace:FILE or resample:FILE"
+        )
     if kind == "fixed":
         return Fixed(parse_duration(argument))
     return _read_profile(argument) if kind == "profile" else read_trace(argument)
@@ -242,16 +282,8 @@ def check_routes(latency: LatencySource, routes: Mapping[str, Iterable[str]]) ->
         RouteWithoutLatency: The profile does not.
         BadInput: The trace does not.
     """
-    if isinstance(latency, Trace):
-        recorded = sorted({method for _, method in latency.episodes})
-        for method in routes:
-            if method not in recorded:
-                raise unknown("method for this trace:", method, recorded)
-    if isinstance(latency, Profile):
-        for method, taken in routes.items():
-            missing = tuple(route for route in taken if route not in latency.routes)
-            if missing:
-                raise RouteWithoutLatency(latency.name, method, missing, latency.routes)
+    for method, taken in routes.items():
+        latency.check(method, taken)
 
 
 def _read_profile(argument: str) -> Profile:

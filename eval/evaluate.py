@@ -53,7 +53,7 @@ def evaluate(spec: Spec, registry: Registry, *, command: str, started: str, prog
         registry: Where suites, policies and methods come from.
         command: Command line, for the record.
         started: ISO 8601 time, for the record.
-        progress: Whether to show a progress bar on stderr.
+        progress: Whether to say on stderr how it goes; faults are said in any case.
 
     Raises:
         BadInput: Something in the specification does not exist or does not fit.

@@ -44,6 +44,10 @@ class OfferedPolicy:
             ),
         )
 
+    def method_of(self) -> str:
+        """Returns the only method."""
+        return ALONE
+
     def method(self, spec: str) -> MethodInfo:
         """Describes the only method of a planner.
 

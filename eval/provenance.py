@@ -15,6 +15,7 @@ from ..results.schema import Mark, Run, RunIdentity, machine_digest
 from .cells import Actors, combinations
 from .claims import shared_cores
 from .clock import Profile
+from .whatif import Resampled, WhatIf
 
 if TYPE_CHECKING:
     from ..envs import Suite
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 PACKAGES = ("replan", "gymnasium", "numpy", "torch", "triton")  # that can change a result of any suite
 # Fields of a specification that cannot change what an episode is, and names whose meaning is in the run's identity.
-FREE_ON_RESUME = ("out", "timeout", "workers", "policy", "latency")
+FREE_ON_RESUME = ("out", "timeout", "workers", "keep_actions", "policy", "latency")
+WHAT_IF = "what-if latency"
 NO_ACCELERATOR = "CPU"  # what accelerator() says of a machine without one
 
 
@@ -81,6 +83,7 @@ def make_run(
         },
         marks=tuple(_marks(spec, methods.values(), latency, revision)),
         suite_marks={name: tuple(_suite_marks(suites[name], spec, policies)) for name in spec.suite},
+        families={name: policy.family for name, policy in policies.items() if policy.family},
     )
 
 
@@ -94,6 +97,8 @@ def _marks(spec: Spec, methods: Iterable[MethodInfo], latency: LatencySource, re
         for name in dict.fromkeys(name for method in methods for name in method.reschedules):
             text = f"the latency profile {latency.name} charges {name} a whole full round"
             yield Mark(f"{name} charged in full", text)
+    if isinstance(latency, (WhatIf, Resampled)):
+        yield Mark(WHAT_IF, f"latencies are {spec.latency}; they were not measured in these episodes")
     cores = shared_cores(spec.workers)
     if cores is not None:
         yield Mark(f"{spec.workers} workers on {cores} cores", "latency was not measured alone")

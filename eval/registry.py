@@ -39,6 +39,7 @@ EPISODE = tuple(
         "eval.cells",
         "eval.clock",
         "eval.rows",
+        "eval.whatif",
         "eval.worker",
         "policies.snapshot",
         "results.addresses",
@@ -185,6 +186,10 @@ def _fits_all(observation_space: Space, action_space: Space) -> list[str]:
     return []
 
 
+def _reads_all(instruction: str) -> str | None:
+    return None
+
+
 @dataclass(frozen=True)
 class PolicyInfo:
     """A policy, without its weights in memory.
@@ -193,16 +198,20 @@ class PolicyInfo:
         files: Its checkpoint.
         marks: Marks of every row of the policy, from its card.
         trained_on: Suites that it was trained on, from its card; None where the card does not say.
+        family: Kind of its family; empty for what is no flow model, or runs elsewhere.
         code: Digest of the source code of its family and of the agent.
         incompatibilities: Returns why it cannot act in an environment with an observation and an action space, one
             phrase each: a missing camera, another width. Nothing where it can.
+        unreadable: Returns why it cannot read an instruction, such as a word that it does not know; None where it can.
     """
 
     files: Files = field(default_factory=Files)
     marks: tuple[Mark, ...] = ()
     trained_on: tuple[str, ...] | None = None
+    family: str = ""
     code: str = ""
     incompatibilities: Callable[[Space, Space], list[str]] = _fits_all
+    unreadable: Callable[[str], str | None] = _reads_all
 
 
 @dataclass(frozen=True)
@@ -282,8 +291,10 @@ class Registry:
             files=Files({name if len(stored.files) == 1 else f"{name}: {file}": file for file in stored.files}),
             marks=tuple(map(Mark.parse, stored.card.get("marks", ()))),
             trained_on=None if suites is None else tuple(suites),
+            family=stored.family.kind,
             code=source.digest(source.imported(*AGENT, *_modules(*kinds))),
             incompatibilities=stored.processor.incompatibilities,
+            unreadable=getattr(stored.processor, "unreadable", _reads_all),  # other authors' may lack it
         )
 
     def methods(self) -> tuple[list[Entry], dict[str, str]]:
@@ -326,6 +337,17 @@ class Registry:
             code=source.digest(source.imported(*_modules(*map(type, parts))) - source.imported(*AGENT)),
             first_observations=firsts,
         )
+
+    def method_of(self, policy: str) -> str:
+        """Returns the method that a policy runs with where the user names none: that of its server, or none.
+
+        Raises:
+            ValueError: There is no such policy.
+        """
+        from ..policies.seams import Method
+
+        other = self._other(policy)
+        return other.method_of() if other else Method.name
 
     def code(self, suite: str, policy: str, method: str) -> dict[str, str]:
         """Returns digests of the source code that decides an episode: of ``suite``, ``policy`` and ``method``.

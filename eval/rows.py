@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..envs.world import action_array
-from ..results.schema import EpisodeRow, RoundRow
+from ..results.schema import INVALID_ACTION, EpisodeRow, RoundRow
 from .journal import Entry
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class Played:
         rounds: Rows of the rounds so far.
         counters: Counters of the method.
         failure: What the policy or its method did wrong.
+        actions: Executed actions, as the environment got them.
     """
 
     manifest: dict[str, Any]
@@ -64,6 +65,7 @@ class Played:
     rounds: list[RoundRow] = field(default_factory=list)
     counters: dict[str, float] = field(default_factory=dict)
     failure: str | None = None
+    actions: bytearray = field(default_factory=bytearray)
 
     def row(
         self,
@@ -94,6 +96,7 @@ class Played:
             counters=self.counters,
             rounds=tuple(replace(r, executed=end - r.control_step) for r, end in zip(self.rounds, ends, strict=False)),
             retries=retries,
+            actions=bytes(self.actions) if spec.keep_actions else b"",
         )
 
 
@@ -203,6 +206,11 @@ def text_of(error: BaseException) -> str:
     except Exception:
         text = f"{type(error).__name__}, whose text cannot be read"
     return text[:LONGEST_TEXT].encode("utf-8", "backslashreplace").decode()
+
+
+def is_fault(row: EpisodeRow) -> bool:
+    """Whether an exception, a loss or a time-out ended the episode."""
+    return row.status == "error" or (row.failure is not None and row.outcome != INVALID_ACTION)
 
 
 def route_of(round: Round) -> str:

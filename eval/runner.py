@@ -20,26 +20,25 @@ After an episode that the method ended by an exception, a fresh agent goes on: i
 from __future__ import annotations
 
 import multiprocessing
-import sys
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, TimeoutError, wait
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tqdm import tqdm
-
 from ..results.addresses import address
-from ..results.escaping import visible
-from ..results.schema import INVALID_ACTION, RAISED, TIMEOUT, EpisodeRow, Run
+from ..results.schema import RAISED, TIMEOUT, EpisodeRow, Run
 from ..results.store import FILE, Store, StoreError
 from .cells import make_batches, make_chains
 from .claims import claim_directory
 from .clock import write_trace
+from .progress import progress as shown
+from .progress import say, waited
 from .resume import reused
-from .rows import Host, abandoned, failed
+from .rows import Host, abandoned, failed, is_fault
 from .spec import BadInput, RunStopped
 from .worker import BUILDING
 from .workers import LocalWorker, local_workers, loss
@@ -73,7 +72,7 @@ def run(
         host: This machine.
         registry: Where suites, policies and methods come from.
         workers: What plays them, and is stopped by the caller; new ones if missing.
-        progress: Whether to show a progress bar on stderr.
+        progress: Whether to say on stderr how it goes; faults are said in any case.
 
     Raises:
         BadInput: An environment, policy or method refuses to be built or cannot act; another process is writing to the
@@ -88,8 +87,8 @@ def run(
         raise BadInput("this script evaluates when a worker imports it; put that under `if __name__ == '__main__':`")
     with _run_directory(Path(spec.out), record) as store:
         done = [row for row in store.episodes() if row.status == "done"]
-        for line in reused(spec.out, jobs, done, store.runs[:-1]):
-            print(line, file=sys.stderr)
+        for line in reused(spec.out, jobs, done, store.runs[:-1]) if progress else ():
+            say(line)
         stored = {row.key: row.trajectory_hash for row in done}
         batches = make_batches((job for job in jobs if job.place is None and job.key not in stored), registry.suites())
         chains = [chain for chain in make_chains(jobs) if any(job.key not in stored for job in chain)]
@@ -103,11 +102,11 @@ def run(
                 count = sum(map(len, (*batches, *chains)))
                 alike = Alike()
                 made = local_workers(registry, spec.workers) if workers is None else nullcontext(workers)
-                with made as every, _bar(jobs, done, progress) as show:
+                with made as every, shown(jobs, done, progress) as show:
                     used = list(every[:count])
                     for worker in used:
                         worker.set_up(spec, host)
-                    _build(used, [*batches, *([job] for chain in chains for job in chain)], len(spec.method))
+                    _build(used, [*batches, *([job] for chain in chains for job in chain)], len(spec.method), progress)
                     for row in _rows(used, batches, chains, stored, spec, host):
                         store.add(row)
                         show(row)
@@ -165,17 +164,12 @@ class Alike:
         if len(kinds) >= ALIKE:
             return
         cause = row.error or row.failure or ""
-        kinds.append(cause.partition(":")[0] if _is_fault(row) else "")
+        kinds.append(cause.partition(":")[0] if is_fault(row) else "")
         if len(kinds) == ALIKE and kinds[0] and len(set(kinds)) == 1:
             raise RunStopped(
                 f"method {row.method!r} failed alike in all of its first {ALIKE} episodes on suite {row.suite!r}, so "
                 f"the run was stopped; its rows are kept: {cause}"
             )
-
-
-def _is_fault(row: EpisodeRow) -> bool:
-    """Whether an exception, a loss or a time-out ended the episode."""
-    return row.status == "error" or (row.failure is not None and row.outcome != INVALID_ACTION)
 
 
 class Losses:
@@ -220,7 +214,7 @@ class Losses:
         return failed(job, self._spec, self._host, loss(error), retries)
 
 
-def _build(workers: list[LocalWorker], batches: Sequence[Sequence[Job]], methods: int) -> None:
+def _build(workers: list[LocalWorker], batches: Sequence[Sequence[Job]], methods: int, progress: bool) -> None:
     """Builds everything once, so that what cannot be built is known before anything is measured.
 
     Every worker builds the first suite, beginning with the batch that it will play first, and keeps it; one of them has
@@ -228,9 +222,10 @@ def _build(workers: list[LocalWorker], batches: Sequence[Sequence[Job]], methods
     """
     first, *others = _one_of_each(batches)
     for suite in others:
-        _ask_to_build({workers[0]: _one_of_each(batches)[suite]}, suite, methods)
+        _ask_to_build({workers[0]: _one_of_each(batches)[suite]}, suite, methods, progress)
     turns = range(len(workers))
-    _ask_to_build({workers[i]: _one_of_each([*batches[i:], *batches[:i]])[first] for i in turns}, first, methods)
+    first_of = {workers[i]: _one_of_each([*batches[i:], *batches[:i]])[first] for i in turns}
+    _ask_to_build(first_of, first, methods, progress)
 
 
 def _one_of_each(batches: Sequence[Sequence[Job]]) -> dict[str, list[Job]]:
@@ -244,7 +239,7 @@ def _one_of_each(batches: Sequence[Sequence[Job]]) -> dict[str, list[Job]]:
     return {suite: list(each.values()) for suite, each in jobs.items()}
 
 
-def _ask_to_build(jobs: dict[LocalWorker, list[Job]], suite: str, methods: int) -> None:
+def _ask_to_build(jobs: dict[LocalWorker, list[Job]], suite: str, methods: int, progress: bool) -> None:
     for worker in jobs:
         worker.serve(suite)
     limit = 1 + methods  # the warm-up rounds of each
@@ -253,7 +248,7 @@ def _ask_to_build(jobs: dict[LocalWorker, list[Job]], suite: str, methods: int) 
         lost = []
         for worker, future in futures.items():
             try:
-                refusal = future.result()
+                refusal = waited(future, partial(_building, worker, suite), progress)
             except Exception as error:
                 if attempt == ATTEMPTS or isinstance(error, TimeoutError):
                     raise RunStopped(_not_built(worker, suite, error, limit)) from error
@@ -264,6 +259,14 @@ def _ask_to_build(jobs: dict[LocalWorker, list[Job]], suite: str, methods: int) 
         for worker in lost:
             worker.restart()
         futures = {worker: worker.build(jobs[worker], limit=limit) for worker in lost}
+
+
+def _building(worker: LocalWorker, suite: str) -> str:
+    entry = worker.left_behind(BUILDING)
+    if not entry.agent_acting:
+        return f"setting up suite {suite!r} and its policy"
+    policy, method = entry.notes[0]
+    return f"{policy} makes its first rounds with method {method!r}; if that compiles, they take minutes"
 
 
 def _not_built(worker: LocalWorker, suite: str, error: Exception, limit: int) -> str:
@@ -317,7 +320,7 @@ def _play(workers: list[LocalWorker], batches: Sequence[Sequence[Job]], spec: Sp
                 row = losses.row(job, worker, error)
                 worker.restart()
             else:
-                if _is_fault(row):
+                if is_fault(row):
                     worker.restart()
             if row is None:
                 taken[worker].appendleft(job)
@@ -366,7 +369,7 @@ def _play_chain(
                 waiting = deque(chain)
                 continue
         else:
-            if _is_fault(row):
+            if is_fault(row):
                 worker.restart()
         if row.status == "done" and job.key not in hashes:
             hashes[job.key] = row.trajectory_hash
@@ -381,32 +384,3 @@ def _play_chain(
                     yield failed(later, spec, host, f"not played, because {place} did not come out: {why}")
             worker.restart()
             return
-
-
-@contextmanager
-def _bar(jobs: Sequence[Job], done: Sequence[EpisodeRow], progress: bool) -> Iterator[Callable[[EpisodeRow], None]]:
-    """Shows a bar with each method's success so far; yields what has to be called with every new row."""
-    keys = {job.key for job in jobs}
-    successes: Counter[str] = Counter()
-    measured: Counter[str] = Counter()
-    with tqdm(total=len(jobs), unit="episode", file=sys.stderr, disable=not progress, smoothing=0.1) as bar:
-
-        def tally(row: EpisodeRow) -> None:
-            measured[row.method] += row.status == "done"
-            successes[row.method] += bool(row.success)
-            rates = [f"{name} {successes[name] / count:.0%}" for name, count in sorted(measured.items()) if count]
-            bar.set_postfix_str(", ".join(rates), refresh=False)
-            bar.update()
-
-        def show(row: EpisodeRow) -> None:
-            if _is_fault(row):
-                what, why = row.outcome or row.status, row.error or row.failure
-                text = f"{what}, {row.method} on {row.task} {row.init_state}: {why}"
-                bar.write(visible(text, keep="\n"), file=sys.stderr)
-            tally(row)
-
-        for row in done:
-            if row.key in keys:
-                tally(row)
-        bar.unpause()
-        yield show

@@ -65,6 +65,8 @@ class Spec:
         method: Methods as written, such as ``flash:delta=0.1``; all of them run on the same cells.
         episodes: Episodes for each suite, each combination of settings and each method.
         seed: Seed of the cells.
+        compared: On average one round in this many of each method is compared with dense, which costs a dense round
+            outside of all durations, for the action error; 0 for none.
         set: Suite settings to fix, each to one or several values; the combinations are run side by side.
         clock: ``sync`` (the environment waits for the policy) or ``realtime`` (it does not).
         latency: Latency source; see :func:`replan.eval.clock.parse_latency`.
@@ -72,6 +74,7 @@ class Spec:
         device: ``cpu``, ``cuda``, or ``auto``: CUDA where there is a device, resolved before anything is run.
         workers: Worker processes.
         timeout: Seconds after which an episode counts as hung, loading included.
+        keep_actions: Whether the store keeps the executed actions, from which an episode can be shown again.
     """
 
     out: str
@@ -81,6 +84,7 @@ class Spec:
     method: tuple[str, ...] = ("dense",)
     episodes: int = 50
     seed: int = 0
+    compared: int = 5
     set: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     clock: str = "sync"
     latency: str = ""
@@ -88,6 +92,7 @@ class Spec:
     device: str = "auto"
     workers: int = 1
     timeout: float = 300.0
+    keep_actions: bool = True
 
     def __post_init__(self) -> None:
         """Gives the latency its default."""
@@ -177,7 +182,12 @@ def make_spec(plain: Mapping[str, Any], suites: Mapping[str, Suite]) -> Spec:
     for key in ("suite", "task", "method"):
         if key in values:
             values[key] = _names(key, values[key])
-    for key, least, most in (("episodes", 1, MOST_EPISODES), ("workers", 1, 1024), ("seed", 0, 2**53)):
+    for key, least, most in (
+        ("episodes", 1, MOST_EPISODES),
+        ("workers", 1, 1024),
+        ("seed", 0, 2**53),
+        ("compared", 0, 1000),
+    ):
         if key in values and not (_is_int(values[key]) and least <= values[key] <= most):
             raise BadInput(f"{key} must be a whole number from {least} to {most}, not {_shown.repr(values[key])}")
     if "timeout" in values and not (_is_number(values["timeout"]) and 0 < values["timeout"] <= LONGEST_TIMEOUT):
@@ -185,6 +195,8 @@ def make_spec(plain: Mapping[str, Any], suites: Mapping[str, Suite]) -> Spec:
             f"timeout must be a number of seconds above 0 and up to {LONGEST_TIMEOUT}, "
             f"not {_shown.repr(values['timeout'])}"
         )
+    if not isinstance(values.get("keep_actions", True), bool):
+        raise BadInput(f"keep_actions must be true or false, not {_shown.repr(values['keep_actions'])}")
     for key in ("out", "clock", "latency", "dtype", "device"):
         if key in values and not _is_text(values[key]):
             raise BadInput(f"{key} must be text, not {_shown.repr(values[key])}")

@@ -133,13 +133,22 @@ def _replay(rows: list[EpisodeRow], latency: Any, registry: Registry, workers: i
     return [_compare([row for row in rows if row.method == method], again, plan.host.machine) for method in methods]
 
 
-def _check_names(row: EpisodeRow, weights: str, latency: Any, latency_here: Any) -> None:
-    """Raises BadInput where the names of policy and latency stand for something else than in the run."""
+def check_weights(row: EpisodeRow, weights: str) -> None:
+    """Makes sure that the policy of a row is what its name stands for here.
+
+    Raises:
+        BadInput: It is not.
+    """
     if row.weights and row.weights != weights:
         raise BadInput(
             f"policy {row.policy!r} has weights {weights[:12]} here and had {row.weights[:12]} in the run; "
             "put the run's policy back at this path"
         )
+
+
+def _check_names(row: EpisodeRow, weights: str, latency: Any, latency_here: Any) -> None:
+    """Raises BadInput where the names of policy and latency stand for something else than in the run."""
+    check_weights(row, weights)
     if latency is not None and latency != latency_here:
         raise BadInput(
             f"latency {row.latency!r} stands for other durations here than in the run; put the run's file back at this "

@@ -48,7 +48,6 @@ WARMUP_SEEDS = 4  # seeds tried until every route of the method has been taken: 
 WARMUP_ACTS = 1000  # within which an agent has to make a round
 REPLAYS = 2  # times that an episode is played again because a route was cold in it
 NAMED = 3  # changes that a message names
-COMPARED = 5  # one round in this many is compared with the dense policy: dense_error costs a dense round each time
 
 
 class AgentError(Exception):
@@ -234,7 +233,7 @@ class Worker:
         self._journal.note((played.manifest, played.observation_hash))
         if played.observation_hash in self._method(job.policy, job.method).first_observations:
             raise BadInput(f"method {job.method!r} was made from this very episode; choose another --seed")
-        trajectory = hashlib.sha256(_state(world))
+        trajectory = hashlib.sha256(state_bytes(world))
         over = success = bool(info.get("success", False))  # the rule may hold at once
         outcome = str(info.get("outcome", "success" if success else ""))
         idle_ns = 0  # that the agent took since the last round, less the time that the robot gave it
@@ -260,7 +259,8 @@ class Worker:
                 before_ns = int(world.time_ns)
                 observation, _, terminated, truncated, info = env.step(action)
                 played.steps, played.sim_ns = played.steps + 1, int(world.time_ns)
-                trajectory.update(action.tobytes() + _state(world))
+                played.actions += action.tobytes()
+                trajectory.update(action.tobytes() + state_bytes(world))
                 over, success = bool(terminated or truncated), bool(entry_of(info, "success"))
                 outcome = str(info.get("outcome", ""))
                 with self._agents_turn(played):
@@ -335,7 +335,7 @@ class Worker:
         The latency and the actions executed from it are filled in later.
         """
         index, route = len(played.rounds), self._declared(job.policy, job.method, round)
-        compared = job.method != BASELINE and _is_compared(job.cell.key, index)
+        compared = job.method != BASELINE and _is_compared(job.cell.key, index, self._spec.compared)
         action_error = float(agent.dense_error()) if compared else math.nan
         row = RoundRow(
             index=index,
@@ -443,7 +443,8 @@ def _next_round(agent: Agent, observation: Any) -> Round:
     raise NoRound(f"the agent made no round in {WARMUP_ACTS} acts; set `round` in act() when the policy is called")
 
 
-def _state(world: World) -> bytes:
+def state_bytes(world: World) -> bytes:
+    """Returns the simulator's state as trajectory hashes contain it."""
     return np.ascontiguousarray(world.get_state(), np.float64).tobytes()
 
 
@@ -460,9 +461,9 @@ def hash_observation(observation: Mapping[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def _is_compared(cell: str, index: int) -> bool:
+def _is_compared(cell: str, index: int, one_in: int) -> bool:
     """Whether the round is compared with the dense policy: the same rounds for all methods, at irregular intervals.
 
     With every fifth round, a method that refreshes itself with a period of five would always be compared at its best.
     """
-    return int(address([cell, index])[:8], 16) % COMPARED == 0
+    return one_in > 0 and int(address([cell, index])[:8], 16) % one_in == 0

@@ -124,6 +124,14 @@ class Standardised:
             observations, actions, self.cameras, len(self.state_mean), len(self.action_mean)
         )
 
+    def unreadable(self, instruction: str) -> str | None:
+        """Returns why the policy cannot read an instruction, as a sentence; None where it can."""
+        try:
+            self.tokenize(self.prompt(instruction, torch.zeros(len(self.state_mean))))
+        except processing.ObservationError as error:
+            return str(error)
+        return None
+
     def prompt(self, instruction: str, state: Tensor) -> str:
         """Returns the text that the model reads; ``state`` [state_dim] is normalised."""
         return processing.plain(instruction)

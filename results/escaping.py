@@ -22,6 +22,11 @@ def visible(text: str, keep: str = "") -> str:
     )
 
 
+def counted(number: int, noun: str) -> str:
+    """Returns a number with its noun, in the plural where that is due: ``1 round``, ``2 rounds``."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def in_markdown(text: str) -> str:
     """Returns a text that Markdown, also in a table, and the HTML in it show as it is; line breaks stay."""
     return _MARKUP.sub(r"\\\1", html.escape(text, quote=False))

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from .rounds import STAGE, RoundTable, gathered
-from .schema import RoundRow
+from .schema import EpisodeRow, RoundRow
 from .store import EPISODE_COLUMNS, Store
 
 Record = dict[str, Any]
@@ -52,10 +52,7 @@ def export(runs: Iterable[tuple[str, Store]]) -> Exported:
     episodes = [(name, row) for name, store in runs for row in store.episodes()]
 
     def of_episodes() -> Iterator[Record]:
-        return (
-            {"run": name, **_flat({column: getattr(row, column) for column in EPISODE_COLUMNS})}
-            for name, row in episodes
-        )
+        return (_episode(name, row) for name, row in episodes)
 
     def of_rounds() -> Iterator[Record]:
         for name, row in episodes:
@@ -67,6 +64,15 @@ def export(runs: Iterable[tuple[str, Store]]) -> Exported:
         Table(list(dict.fromkeys(column for record in of_episodes() for column in record)), len(episodes), of_episodes),
         Table(_round_columns(rounds), len(rounds), of_rounds),
     )
+
+
+def episode_records(runs: Iterable[tuple[str, Store]]) -> list[Record]:
+    """Returns the records of the table of episodes; see :func:`export`."""
+    return [_episode(name, row) for name, store in runs for row in store.episodes()]
+
+
+def _episode(name: str, row: EpisodeRow) -> Record:
+    return {"run": name, **_flat({column: getattr(row, column) for column in EPISODE_COLUMNS})}
 
 
 def _round_columns(table: RoundTable) -> list[str]:

@@ -15,6 +15,7 @@ from scipy.special import stdtrit
 
 from . import stats
 from .compare import NothingToCompare, matched
+from .escaping import counted
 from .groups import BASELINE, Group, groups
 from .inference import clopper_pearson
 from .marks import ACTIVE_SHARE, activity
@@ -120,31 +121,33 @@ class _Compared(NamedTuple):
     group: Group
     reference: Group
     pairs: Pairs
+    dense: Pairs | None  # with dense of the same run; None where there is none
     times: dict[str, Ratio | None]  # how many times longer a round of a route, or an action, took; None: not known
 
 
 def _to_dense(gathered: list[Group]) -> Iterable[_Compared]:
     for group in gathered:
-        members = [each for each in gathered if each.condition == group.condition]
-        baseline = baseline_of(group, members, allow_mixed=False)
+        baseline = _own_baseline(group, gathered)
         if group.method == BASELINE:
             continue
         if baseline is None:
             raise NothingToCompare(f"{group.label} has no {BASELINE} on its cells; add dense to --method")
         pairs = pair(group, baseline)
-        yield _Compared(_subject(group), group, baseline, pairs, {**_against_dense(group, baseline, pairs)})
+        yield _Compared(_subject(group), group, baseline, pairs, pairs, {**_against_dense(group, baseline, pairs)})
 
 
 def _to_older(now: list[Group], before: list[Group]) -> Iterable[_Compared]:
     for old, new in matched(before, now):
         if old.world[0] != new.world[0] or not old.code or not new.code:
             raise CodeMismatch(new, old)
-        pairs = pair(new, old)
-        times: dict[str, Ratio | None] = {}
-        if new.method != BASELINE:
-            own, older = (_own_ratios(group, gathered) for group, gathered in ((new, now), (old, before)))
-            times = {name: _quotient(own[name], older[name]) if name in older else None for name in own}
-        yield _Compared(_subject(new), new, old, pairs, times)
+        baselines = [_own_baseline(group, gathered) for group, gathered in ((new, now), (old, before))]
+        own, older = (
+            _against_dense(group, baseline, pair(group, baseline)) if baseline else {}
+            for group, baseline in zip((new, old), baselines, strict=True)
+        )
+        times = {name: _quotient(own[name], older[name]) if name in older else None for name in own}
+        dense = pair(new, baselines[0]) if baselines[0] else None
+        yield _Compared(_subject(new), new, old, pair(new, old), dense, times)
 
 
 def _unmatched(now: list[Group], before: list[Group]) -> list[Check]:
@@ -166,10 +169,8 @@ def _subject(group: Group) -> str:
     return ", ".join([group.suite, group.policy, group.clock, group.latency, *settings, group.label])
 
 
-def _own_ratios(group: Group, gathered: list[Group]) -> dict[str, Ratio]:
-    members = [each for each in gathered if each.condition == group.condition]
-    baseline = baseline_of(group, members, allow_mixed=False)
-    return _against_dense(group, baseline, pair(group, baseline)) if baseline else {}
+def _own_baseline(group: Group, gathered: list[Group]) -> Group | None:
+    return baseline_of(group, [each for each in gathered if each.condition == group.condition], allow_mixed=False)
 
 
 def _against_dense(group: Group, baseline: Group, pairs: Pairs) -> dict[str, Ratio]:
@@ -220,13 +221,13 @@ def _checks(compared: _Compared, limits: Limits, alpha: float, planned: int) -> 
         yield check("cells", Outcome.NOT_COMPARABLE, "no cell is shared with what it is compared with")
         return
     if copied := sum(row == base for row, base in pairs.done):
-        text = f"{copied} episodes are the older run's, to the nanosecond: a copy shows nothing; measure again"
+        text = f"{counted(copied, 'episode')} of the older run, to the nanosecond: a copy shows nothing; measure again"
         yield check("cells", Outcome.NOT_COMPARABLE, text)
     if len(group.cells) < planned:
-        text = f"{len(group.cells)} cells were played of {planned} that the run has; resume it"
+        text = f"{len(group.cells)} of {counted(planned, 'cell')} were played that the run has; resume it"
         yield check("cells", Outcome.INSUFFICIENT, text)
     if len(pairs.done) < max(len(group.done), len(compared.reference.done)):
-        text = f"{len(pairs.done)} cells are shared of {len(group.done)} and {len(compared.reference.done)}"
+        text = f"shared cells: {len(pairs.done)} of {len(group.done)} and {len(compared.reference.done)}"
         yield check("cells", Outcome.INSUFFICIENT, f"{text}: a run that was stopped early may have been stopped for it")
     if limits.retention is None:
         yield check("success", *_success(found, limits, alpha))
@@ -236,13 +237,12 @@ def _checks(compared: _Compared, limits: Limits, alpha: float, planned: int) -> 
     yield check(
         "failures",
         Outcome.FAIL if failed else Outcome.PASS,
-        f"{failed} episodes ended by an exception, a time-out or an invalid action of the method alone",
+        f"{counted(failed, 'episode')} ended by an exception, a time-out or an invalid action of the method alone",
     )
     if group.errors:
-        yield check("errors", Outcome.INSUFFICIENT, f"{len(group.errors)} episodes could not be measured")
-    for name, share in activity(group).items():
-        outcome = Outcome.PASS if share >= ACTIVE_SHARE else Outcome.FAIL
-        yield check("counters", outcome, f"{name} moved in {100 * share:.3g} % of the episodes")
+        yield check("errors", Outcome.INSUFFICIENT, f"{counted(len(group.errors), 'episode')} could not be measured")
+    for outcome, text in _acted(group, compared.dense):
+        yield check("counters", outcome, text)
     if limits.slower is not None and group.method != BASELINE:
         if not compared.times:
             text = "no cells on which one start of a run measured both the method and dense"
@@ -253,8 +253,25 @@ def _checks(compared: _Compared, limits: Limits, alpha: float, planned: int) -> 
         yield check("action error", *_error(group, limits.error))
 
 
+def _acted(group: Group, dense: Pairs | None) -> Iterable[tuple[Outcome, str]]:
+    """By its counters; a method that declares none must at least come out otherwise than dense."""
+    moved = activity(group)
+    for name, share in moved.items():
+        outcome = Outcome.PASS if share >= ACTIVE_SHARE else Outcome.FAIL
+        yield outcome, f"{name} moved in {100 * share:.3g} % of the episodes"
+    if moved or group.method == BASELINE or not group.done:
+        return
+    both = dense.done if dense else []
+    differ = sum(row.trajectory_hash != base.trajectory_hash for row, base in both)
+    text = f"it declares no activity_counters, and {differ} of {len(both)} episodes differ from {BASELINE}'s"
+    if both and differ >= ACTIVE_SHARE * len(both):
+        yield Outcome.PASS, text
+    else:
+        yield Outcome.INSUFFICIENT, f"{text}: nothing shows that it acted; declare a counter that moves when it does"
+
+
 def _success(found: Paired, limits: Limits, alpha: float) -> tuple[Outcome, str]:
-    counts = f"{found.lost} lost and {found.gained} gained of {found.n} cells"
+    counts = f"{found.lost} lost and {found.gained} gained of {counted(found.n, 'cell')}"
     points = f"{100 * limits.margin:g} points"
     p_loss = p_value(found.lost, found.gained, found.n, limits.margin)
     if p_loss <= alpha:
@@ -287,7 +304,7 @@ def _error(group: Group, most: float) -> tuple[Outcome, str]:
     errors = [[r.action_error for r in row.rounds if r.action_error is not None] for row in group.done.values()]
     means = np.array([np.mean(each) for each in errors if each])
     if means.size < stats.FEWEST_CELLS:
-        return Outcome.INSUFFICIENT, f"{means.size} episodes have a measured action error"
+        return Outcome.INSUFFICIENT, f"{counted(means.size, 'episode')} with a measured action error: too few"
     half = stdtrit(means.size - 1, 1 - ALPHA) * means.std(ddof=1) / np.sqrt(means.size)
     text = f"the mean action error of an episode is {means.mean():.3g} ± {half:.2g}, and {most:g} is allowed"
     if means.mean() + half <= most:

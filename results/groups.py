@@ -71,6 +71,7 @@ class Group:
     Attributes:
         suite: Suite name.
         policy: Policy name: the first one of these weights, with their digest where the name stands for several.
+        family: Model family of the policy; empty where no run says it.
         weights: Digest of the policy's files; empty where it is not known.
         clock: ``sync`` or ``realtime``.
         latency: Latency source: the first name for these durations.
@@ -95,6 +96,7 @@ class Group:
 
     suite: str
     policy: str
+    family: str
     weights: str
     clock: str
     latency: str
@@ -249,10 +251,10 @@ def _mismatch(one: EpisodeRow, other: EpisodeRow) -> ManifestMismatch:
     return ManifestMismatch(one, other, name, values[name])
 
 
-def natural(text: str) -> list[tuple[int, float, str]]:
-    """Sort key that puts ``fixed:20ms`` before ``fixed:100ms``."""
+def natural(text: str) -> list[str | float]:
+    """Sort key that puts ``fixed:20ms`` before ``fixed:100ms``: text and numbers in turn, beginning with text."""
     parts = re.split(r"(\d+(?:\.\d+)?)", text)
-    return [(0, float(part), "") if i % 2 else (1, 0.0, part) for i, part in enumerate(parts)]
+    return [float(part) if i % 2 else part for i, part in enumerate(parts)]
 
 
 def _group(measured: tuple[Any, ...], stores: dict[Store, list[EpisodeRow]]) -> Group:
@@ -276,10 +278,12 @@ def _group(measured: tuple[Any, ...], stores: dict[Store, list[EpisodeRow]]) -> 
     held = {str(store.path.parent): {row.cell: row for row in rows} for store, rows in stores.items()}
     errors = {cell: row for cell, row in failed.items() if cell not in done}
     used = [store for store, rows in stores.items() if _counts(rows, done, errors)]
+    runs = tuple(run for store in used for run in store.runs)
     any_row = next(iter(keys.values()))
     return Group(
         suite=any_row.suite,
         policy=any_row.policy,
+        family=next((run.families[any_row.policy] for run in runs if any_row.policy in run.families), ""),
         weights=any_row.weights,
         clock=any_row.clock,
         latency=any_row.latency,
@@ -295,7 +299,7 @@ def _group(measured: tuple[Any, ...], stores: dict[Store, list[EpisodeRow]]) -> 
         done=done,
         errors=tuple(errors.values()),
         held=held,
-        runs=tuple(run for store in used for run in store.runs),
+        runs=runs,
         repeats=repeats,
         contradictions=contradictions,
     )

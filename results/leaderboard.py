@@ -27,6 +27,7 @@ class Row:
     Attributes:
         suite: Suite name.
         policy: Policy name, a label; see ``weights``.
+        family: Model family of the policy; empty where it was not recorded, or is none.
         weights: Digest of the policy's files; empty where it is not known.
         method: Method as the user wrote it.
         version: What tells it from rows of the same method and condition that other code measured; else empty.
@@ -70,6 +71,7 @@ class Row:
 
     suite: str
     policy: str
+    family: str
     weights: str
     method: str
     version: str
@@ -219,6 +221,7 @@ def _row(
     return Row(
         suite=group.suite,
         policy=group.policy,
+        family=group.family,
         weights=group.weights,
         method=group.method,
         version=group.version,

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 
 from . import stats
+from .escaping import counted
 from .groups import BASELINE, Group
 from .pairs import MIXED, Pairs
 from .rounds import ABSENT, STAGE, gathered
@@ -21,6 +22,7 @@ NONE_FINISHED = "NONE FINISHED"
 NOT_WARM = "NOT WARM"
 LEFT_OUT = 0.05  # time of cold rounds beyond their charge, as a share of all, above which a row has no rank
 LOSS = "loss not excluded"
+PUBLISHED = "published latency"
 RANK = (
     f"Rank: by speed-up per action, where an episode that could not be measured is charged {BASELINE}'s time. It takes"
     f" a verdict that excludes a loss of {100 * MARGIN:.0f} points. A method that is {NOT_ACTIVE} or {NOT_WARM}, or"
@@ -83,6 +85,7 @@ def own_marks(
 ) -> Iterable[Mark]:
     """Yields the marks of a row that do not come from a comparison; the arguments are those of :func:`marks`."""
     yield from dict.fromkeys(mark for run in group.runs for mark in run.suite_marks.get(group.suite, ()))
+    yield from _published(group)
     yield from _activity(moved)
     if success.n and (success.high - success.low) / 2 > SMALL_N:
         yield Mark("small n", f"the 95 % interval of success is wider than ±{100 * SMALL_N:.0f} points")
@@ -92,7 +95,7 @@ def own_marks(
         yield Mark(OVER_BUDGET, f"{text} that time is the round's")
     if (cold := left_out(group)).rounds:
         badge = NOT_WARM if cold.share > LEFT_OUT else "cold rounds"
-        text = f"{cold.rounds} rounds took a route for the first time in a process and are charged its median round;"
+        text = f"{counted(cold.rounds, 'round')} took a route for the first time in a process, charged with its median;"
         yield Mark(badge, f"{text} that leaves out {100 * cold.share:.2g} % of the time")
     if broke_off := sum(row.broke_off for row in group.done.values()):
         text = f"{broke_off} of {len(group.done)} episodes ended in a round that raised or did not return; its time is"
@@ -109,6 +112,15 @@ def own_marks(
         )
     if not group.code:
         yield Mark("code not recorded", "an older version of replan did not write down which code played this")
+
+
+def _published(group: Group) -> Iterable[Mark]:
+    """A latency that others published is shown as such; one from a file of the user's own is not known to be that."""
+    routes = next((run.identity.latency for run in group.runs if isinstance(run.identity.latency, dict)), {})
+    figures = routes.get("profile")
+    if group.clock == "realtime" and isinstance(figures, dict) and "#" not in group.latency:
+        each = ", ".join(f"{route} {ns / 1e6:g} ms" for route, ns in figures.items())
+        yield Mark(PUBLISHED, f"the environment saw latencies that others published and nobody measured here: {each}")
 
 
 def _activity(moved: dict[str, float]) -> Iterable[Mark]:

@@ -123,6 +123,8 @@ class EpisodeRow:
         weights: Digest of the policy's files, whatever they were called; empty where it is not known.
         session: Row of table ``runs`` that measured it, from 1: one start or resumption of the run. The store writes
             it; 0 where it is not known (before schema 5, of a run that was resumed). Not a part of the measurement.
+        actions: Executed actions in the type of the environment's action space, one after another, on the way into a
+            store; empty in a row that was read (:meth:`.store.Store.actions` reads them), or if they are not kept.
     """
 
     key: str
@@ -156,6 +158,7 @@ class EpisodeRow:
     code: dict[str, str] = field(default_factory=dict)
     weights: str = ""
     session: int = field(default=0, compare=False)
+    actions: bytes = field(default=b"", compare=False, repr=False)
 
     @property
     def broke_off(self) -> bool:
@@ -203,6 +206,7 @@ class Run:
         checkpoints: SHA-256 of the policy's files and of those that the methods of this run need, by name.
         marks: Marks of every row, such as ``CPU``.
         suite_marks: Marks of the rows of one suite and its policy, by suite.
+        families: Model family of each policy that has one, by the policy's name; empty where an older replan wrote it.
     """
 
     spec: dict[str, Any]
@@ -216,6 +220,7 @@ class Run:
     checkpoints: dict[str, str]
     marks: tuple[Mark, ...] = ()
     suite_marks: dict[str, tuple[Mark, ...]] = field(default_factory=dict)
+    families: dict[str, str] = field(default_factory=dict)
 
 
 def machine_digest(hardware: Mapping[str, str]) -> str:

@@ -20,17 +20,18 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 from ..files import is_wrong_path
 from .schema import EpisodeRow, Mark, RoundRow, Run, RunIdentity
-from .upgrades import UPGRADES
+from .upgrades import ACTIONS, UPGRADES
 
 if TYPE_CHECKING:
     from .rounds import RoundTable
 
 FILE = "episodes.db"
 APPLICATION_ID = 0x7265_706C  # "repl": marks the file as ours (PRAGMA application_id)
-VERSION = 5
+VERSION = 6
 
 # STRICT, because SQLite would otherwise keep a NumPy integer as a blob without a word.
-SCHEMA = """
+SCHEMA = (
+    """
 CREATE TABLE runs (               -- the first row started the directory, later rows resumed it
     id INTEGER PRIMARY KEY,
     run TEXT NOT NULL             -- JSON, see schema.Run
@@ -86,8 +87,10 @@ CREATE TABLE rounds (             -- see schema.RoundRow
     PRIMARY KEY (episode, "index")
 ) STRICT, WITHOUT ROWID;
 """
+    + ACTIONS
+)
 
-EPISODE_COLUMNS = [f.name for f in fields(EpisodeRow) if f.name != "rounds"]
+EPISODE_COLUMNS = [f.name for f in fields(EpisodeRow) if f.name not in ("rounds", "actions")]
 ROUND_COLUMNS = [f.name for f in fields(RoundRow)]
 JSON_COLUMNS = {name: hint for name, hint in get_type_hints(EpisodeRow).items() if get_origin(hint) is dict}
 BOOLEANS = ("success", "success_at_end")  # which SQLite keeps as 0 and 1
@@ -269,9 +272,23 @@ class Store:
                     _insert("rounds", ["episode", *ROUND_COLUMNS]),
                     ((row.key, *_values(each, ROUND_COLUMNS)) for each in row.rounds),
                 )
+                if row.actions:
+                    self._connection.execute(_insert("actions", ["episode", "actions"]), (row.key, row.actions))
             except REFUSALS as why:
                 message = f"{row.method} on cell {row.cell}: {why}; give plain, finite Python values"
                 raise InvalidEpisode(message) from why
+
+    def actions(self, key: str) -> bytes:
+        """Returns the executed actions of an episode; empty where they were not kept.
+
+        They are in the type of the environment's action space, one after another.
+
+        Args:
+            key: Content address of the episode.
+        """
+        with _readable(self.path):
+            found = self._connection.execute("SELECT actions FROM actions WHERE episode = ?", (key,)).fetchone()
+        return found[0] if found else b""
 
     def episodes(self) -> list[EpisodeRow]:
         """All episodes with their rounds, in an order that does not depend on who measured them when.
@@ -442,7 +459,11 @@ def _upgrade(connection: sqlite3.Connection) -> None:
 
 def _check_columns(connection: sqlite3.Connection) -> None:
     """Raises ValueError unless the tables have the columns of this version: SQLite reads a missing one as its name."""
-    for table, columns in (("episodes", EPISODE_COLUMNS), ("rounds", ["episode", *ROUND_COLUMNS])):
+    for table, columns in (
+        ("episodes", EPISODE_COLUMNS),
+        ("rounds", ["episode", *ROUND_COLUMNS]),
+        ("actions", ["episode", "actions"]),
+    ):
         found = {name for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))}
         if found != set(columns):
             wrong = ", ".join(sorted(found ^ set(columns)))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import textwrap
+from collections import Counter
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,7 +17,7 @@ from .compare import Comparison
 from .escaping import in_markdown, visible
 from .groups import BASELINE
 from .leaderboard import Row
-from .marks import RANK
+from .marks import PUBLISHED, RANK
 from .pairs import Flip
 from .schema import Mark
 from .verdicts import Kind, Verdict, headline
@@ -45,6 +47,9 @@ class Table(NamedTuple):
     notes: list[str]
 
 
+_LONG_PATH = re.compile(r"(?=[^:=+,]*[A-Za-z])(?=[^:=+,]{36})[^:=+,]*/([^:=+,/]+)")  # numbers are joined by / as well
+
+
 class SuiteTables(NamedTuple):
     """The tables of one suite.
 
@@ -56,6 +61,7 @@ class SuiteTables(NamedTuple):
         acceptance: How much of the drafts was accepted, one line per row that drafts; None where none does.
         tasks: Success of each method by task, one line per task; None where there is one task.
         headline: The fastest method that loses little, in words; empty where nothing is compared. Also a note.
+        marks: What each badge says, and of which rows. Also notes.
     """
 
     suite: str
@@ -65,11 +71,12 @@ class SuiteTables(NamedTuple):
     acceptance: Table | None
     tasks: Table | None
     headline: str
+    marks: dict[str, str]
 
 
 def tables(rows: list[Row]) -> list[SuiteTables]:
     """The tables of each suite, in the order of the rows."""
-    rows = list(map(_visible, rows))
+    rows = _with_short_names(list(map(_visible, rows)))
     suites = dict.fromkeys(row.suite for row in rows)
     return [_suite_tables([row for row in rows if row.suite == suite]) for suite in suites]
 
@@ -83,6 +90,16 @@ def _visible(row: Row) -> Row:
     names = {name: visible(getattr(row, name)) for name in ("suite", "policy", "method", "latency")}
     settings = {visible(k): visible(v) if isinstance(v, str) else v for k, v in row.settings.items()}
     return replace(row, **names, settings=settings, marks=marks(row.marks), run_marks=marks(row.run_marks))
+
+
+def _with_short_names(rows: list[Row]) -> list[Row]:
+    """Returns the rows with long paths in names cut to the file, where that leaves different names different."""
+    for name in ("policy", "method"):  # traces all have the same name
+        short = {full: _LONG_PATH.sub(r".../\1", full) for full in {getattr(row, name) for row in rows}}
+        count = Counter(short.values())
+        shown = {full: each if count[each] == 1 else full for full, each in short.items()}
+        rows = [replace(row, **{name: shown[getattr(row, name)]}) for row in rows]
+    return rows
 
 
 def condition(row: Row) -> dict[str, str]:
@@ -144,7 +161,14 @@ def _suite_tables(rows: list[Row]) -> SuiteTables:
     )
     acceptance = _acceptance(title, columns, rows, prefix)
     return SuiteTables(
-        rows[0].suite, shared, methods, rounds, acceptance, _tasks(title, rows, prefix), _headline(rows, prefix)
+        rows[0].suite,
+        shared,
+        methods,
+        rounds,
+        acceptance,
+        _tasks(title, rows, prefix),
+        _headline(rows, prefix),
+        _marks(rows, prefix),
     )
 
 
@@ -217,12 +241,13 @@ def _method_cells(row: Row, drafts: bool, latency: bool) -> list[str]:
         milliseconds(row.action_ns),
     ]
     if latency:
-        cells.append(milliseconds(row.latency_ns))
+        cells.append(_lines(milliseconds(row.latency_ns), "published" if PUBLISHED in row.badges else ""))
     if row.speed_up is not None:
         cells.append(f"{_ratio(row.speed_up.action, 'action')}\n{_ratio(row.speed_up.round, 'round')}")
     else:
         cells.append("1" if row.method == BASELINE else "n/a" if row.paired else "–")
-    cells.append(number(row.action_error.mean, ".2g"))
+    error = row.action_error
+    cells.append(_lines(number(error.mean, ".2g"), f"n {error.n}" if error.n else ""))
     if drafts:
         rate, length = percent(row.acceptance.rate, digits=0), row.acceptance.length
         cells.append(_lines(rate, "" if math.isnan(length) else f"mean {length:.1f}"))
@@ -267,18 +292,23 @@ def _lines(first: str, second: str) -> str:
 
 
 def _notes(rows: list[Row], prefix: dict[int, list[str]]) -> list[str]:
-    """Marks of the runs, then those of the rows: each badge once, with its sentences and the rows they are about."""
+    """What the rows say, then marks of the runs, and those of the rows."""
+    runs = dict.fromkeys(str(mark) for row in rows for mark in row.run_marks)
+    rule = [RANK] if any(row.paired for row in rows) else []
+    return [*_findings(rows, prefix), *runs, *_marks(rows, prefix).values(), *rule]
+
+
+def _marks(rows: list[Row], prefix: dict[int, list[str]]) -> dict[str, str]:
+    """What each badge says: its sentences and the rows they are about."""
     badges: dict[str, dict[str, list[str]]] = {}
     for row in rows:
         for mark in row.marks:
             badges.setdefault(mark.badge, {}).setdefault(mark.text, []).append(" ".join(prefix[id(row)]))
-    runs = dict.fromkeys(str(mark) for row in rows for mark in row.run_marks)
-    notes = []
+    notes = {}
     for badge, texts in badges.items():
         sentences = "; ".join(f"{text} ({_listed(names, len(rows))})" for text, names in texts.items())
-        notes.append(sentences if list(texts) == [badge] else f"{badge}: {sentences}")
-    rule = [RANK] if any(row.paired for row in rows) else []
-    return [*_findings(rows, prefix), *runs, *notes, *rule]
+        notes[badge] = sentences if list(texts) == [badge] else f"{badge}: {sentences}"
+    return notes
 
 
 def _findings(rows: list[Row], prefix: dict[int, list[str]]) -> list[str]:
@@ -390,6 +420,8 @@ def _narrow(suite: SuiteTables) -> Table:
     headings = {"n": "n\nrounds", "round ms": "ms per\nround", "speed-up": "speed\nup"}
     columns = [column for column in table.columns if column not in LEFT_OUT]
     notes = ["Lower lines: 95 % intervals, rounds per episode, p90 of a round (above it p50). Speed-up: per action"]
+    if any(each.startswith("n ") for line in lines for each in line["action\nerror"].split("\n")):
+        notes[0] += ". Action error: from n rounds"
     if suite.acceptance:
         first = suite.acceptance.columns.index("drafts")
         each = [f"{' '.join(line[:first])} {line[first + 1]} ({line[first + 2]})" for line in suite.acceptance.cells]

@@ -13,6 +13,14 @@ from typing import Any
 
 from .schema import Mark, machine_digest
 
+# In a table of its own: boards read thousands of episodes, and the actions of none.
+ACTIONS = """
+CREATE TABLE actions (            -- of runs with `--keep-actions`
+    episode TEXT PRIMARY KEY REFERENCES episodes (key) ON DELETE CASCADE,
+    actions BLOB NOT NULL         -- in the type of the environment's action space, one after another
+) STRICT;
+"""
+
 
 def _add_success_at_end(connection: sqlite3.Connection) -> None:
     """1 to 2."""
@@ -99,4 +107,15 @@ def _add_session(connection: sqlite3.Connection) -> None:
     connection.execute("UPDATE episodes SET session = 1 WHERE (SELECT COUNT(*) FROM runs) = 1")
 
 
-UPGRADES = {1: _add_success_at_end, 2: _add_identity_and_device, 3: _add_code_and_weights, 4: _add_session}
+def _add_actions(connection: sqlite3.Connection) -> None:
+    """5 to 6: the executed actions, which no older run kept."""
+    connection.execute(ACTIONS)
+
+
+UPGRADES = {
+    1: _add_success_at_end,
+    2: _add_identity_and_device,
+    3: _add_code_and_weights,
+    4: _add_session,
+    5: _add_actions,
+}

@@ -19,7 +19,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -232,19 +232,39 @@ def _flipped(rng: np.random.Generator, data: bytes) -> bytes:
     return bytes(changed)
 
 
-def _build_only(spec: Any, jobs: Any, record: Any, host: Any, registry: Any, **_: Any) -> None:
+class _Here:
+    """A worker in this process: starting others for each case would take most of the time."""
+
+    def __init__(self, registry: Any) -> None:
+        from replan.eval import workers
+        from replan.eval.journal import Journal
+
+        self._workers, workers._worker, workers._registry, workers._entries = workers, None, registry, Journal()
+
+    def describe(self, spec: Any) -> Any:
+        return self._or_raise(self._workers._describe(spec))
+
+    def build(self, *what: Any) -> None:
+        self._or_raise(self._workers._build(*what))
+
+    def _or_raise(self, answer: Any) -> Any:
+        if isinstance(answer, self._workers.Refusal):
+            raise answer.error
+        return answer
+
+
+@contextmanager
+def _here(registry: Any, workers: int) -> Iterator[list[_Here]]:
+    """What takes the place of :func:`replan.eval.workers.local_workers`."""
+    yield [_Here(registry)]
+
+
+def _build_only(spec: Any, jobs: Any, record: Any, host: Any, registry: Any, workers: Any, **_: Any) -> None:
     """What takes the place of :func:`replan.eval.runner.run`: all that it does before the first episode."""
-    from replan.eval import workers
-    from replan.eval.journal import Journal
-    from replan.eval.spec import BadInput
     from replan.results.store import Store
 
     Store.start(spec.out, record).close()
-    workers._worker = None
-    workers._setup = registry, spec, host, Journal()
-    refusal = workers._build([jobs[0]])
-    if refusal is not None:
-        raise (BadInput if refusal.bad_input else RuntimeError)(refusal.text)
+    workers[0].build([jobs[0]], spec, host)
     sys.exit(0)
 
 
@@ -259,6 +279,7 @@ def run_case(seed: int, number: int) -> Case:
         stack.callback(os.chdir, os.getcwd())
         os.chdir(stack.enter_context(tempfile.TemporaryDirectory()))
         arguments = [*kind(rng), "--json"]
+        stack.enter_context(mock.patch("replan.eval.evaluate.local_workers", _here))
         stack.enter_context(mock.patch("replan.eval.evaluate.run", _build_only))
         stack.enter_context(mock.patch("subprocess.run", side_effect=OSError(30, "Read-only file system", "fuzz")))
         stack.enter_context(redirect_stdout(out))

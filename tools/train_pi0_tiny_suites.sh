@@ -23,26 +23,26 @@ finish() { # STAGE, NAME of the policy, recordings
     "$replan" train-draft "${@:3}" --policy "$out/$2.safetensors" --frames 8000 --epochs 30
 }
 
-record object --suite libero_object --episodes 16 --seed 1
+record object --suite libero_object --episodes 160 --seed 1
 learn object "$out"/data/object/* --model tiny-coarse --steps 1600
-record object-more --suite libero_object --episodes 24 --seed 21
-record object-dagger --suite libero_object --episodes 6 --seed 22 --policy "$out/object/policy.safetensors"
+record object-more --suite libero_object --episodes 240 --seed 21
+record object-dagger --suite libero_object --episodes 60 --seed 22 --policy "$out/object/policy.safetensors"
 learn object-third "$out"/data/object-more/* "$out"/data/object-dagger/* "$out"/data/object-dagger/* \
     --steps 1500 --warmup 50 --seed 3 --shift 3 --start "$out/object/policy.safetensors"
 finish object-third pi0-tiny-libero-object "$out"/data/object-more/* "$out"/data/object-dagger/*
 
-record spatial --suite libero_spatial --episodes 14 --seed 1
+record spatial --suite libero_spatial --episodes 140 --seed 1
 learn spatial "$out"/data/spatial/* --steps 1200 --warmup 100 --start "$out/object/policy.safetensors"
 finish spatial pi0-tiny-libero-spatial "$out"/data/spatial/*
 
-record robotwin --suite robotwin --episodes 60 --seed 1 --task "$five"
+record robotwin --suite robotwin --episodes 300 --seed 1 --task "$five"
 learn robotwin "$out"/data/robotwin/* --model tiny-coarse --steps 3400
 finish robotwin pi0-tiny-robotwin "$out"/data/robotwin/*
 
 # Further: the policy drives, the expert labels, and training goes on with both.
-record spatial-dagger --suite libero_spatial --episodes 6 --seed 2 --policy "$out/spatial/policy.safetensors"
+record spatial-dagger --suite libero_spatial --episodes 60 --seed 2 --policy "$out/spatial/policy.safetensors"
 learn spatial-second "$out"/data/spatial/* "$out"/data/spatial-dagger/* "$out"/data/spatial-dagger/* \
     --steps 1200 --warmup 50 --seed 1 --start "$out/spatial/policy.safetensors"
-record robotwin-dagger --suite robotwin --episodes 60 --seed 2 --policy "$out/robotwin/policy.safetensors" --task "$five"
+record robotwin-dagger --suite robotwin --episodes 300 --seed 2 --policy "$out/robotwin/policy.safetensors" --task "$five"
 learn robotwin-second "$out"/data/robotwin/* "$out"/data/robotwin-dagger/* \
     --steps 2000 --warmup 50 --seed 1 --start "$out/robotwin/policy.safetensors"

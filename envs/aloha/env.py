@@ -14,7 +14,7 @@ from . import task as rules
 from .assets import DIGEST
 from .expert import plan
 from .physics import CONTROL_TICKS, TICK_NS, AlohaPhysics, build_model
-from .suite import CAMERAS, TASKS
+from .suite import CAMERAS, INSTRUCTION, TASKS
 
 
 class AlohaTransferCube(CellEnv):
@@ -62,7 +62,7 @@ class AlohaTransferCube(CellEnv):
         return {
             "init_state": digest(start),
             "fixtures": DIGEST,
-            "instruction": rules.INSTRUCTION,
+            "instruction": INSTRUCTION,
             "step_budget": f"{rules.STEP_LIMIT} control steps",
             "success_rule": rules.SUCCESS_RULE,
             "action": f"joint targets; {CONTROL_TICKS * TICK_NS / 1e6:g} ms",
@@ -97,7 +97,7 @@ class AlohaTransferCube(CellEnv):
         images = {camera: np.zeros((size, size, 3), np.uint8) for camera in CAMERAS}
         if self.cameras_on:
             images = {camera: self._render_camera(camera, size, size) for camera in CAMERAS}
-        return {**images, "state": self._physics.joints.astype(np.float32), "instruction": rules.INSTRUCTION}
+        return {**images, "state": self._physics.joints.astype(np.float32), "instruction": INSTRUCTION}
 
     def _render(self) -> np.ndarray:
         return self._render_camera("top", 480, 640)

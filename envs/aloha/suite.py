@@ -12,6 +12,7 @@ from ..suite import Install, Suite
 
 TASKS = ("transfer-cube",)
 CAMERAS = ("top", "left_wrist", "right_wrist")
+INSTRUCTION = "hand the red cube from the right arm to the left arm"
 
 
 def _fingerprint(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -28,6 +29,7 @@ SUITES = (
         TASKS,
         cameras=CAMERAS,
         settings={"image_size": int},
+        instructions=dict.fromkeys(TASKS, INSTRUCTION),
         demonstrations=Demonstrations("replan.envs.aloha.demonstrations:episode", gripper=(6, 13), absolute=True),
         fingerprint=_fingerprint,
     ),

@@ -11,7 +11,6 @@ from .suite import TASKS
 
 LOW, HIGH = (0.0, 0.4, 0.05), (0.2, 0.6, 0.05)  # metres: upstream's sample_box_pose
 STEP_LIMIT = 400  # 8 s at 50 Hz, as ACT evaluates it; gym-aloha registers 300
-INSTRUCTION = "hand the red cube from the right arm to the left arm"
 SOLVED = 4  # upstream's highest reward
 SUCCESS_RULE = f"the cube touches the left gripper and does not touch the table (upstream's reward of {SOLVED})"
 

@@ -9,6 +9,14 @@ from ..suite import Install, Suite
 TASKS = ("dog-red", "dog-blue", "brush-red", "brush-blue")
 EITHER_TASKS = ("dog-either", "brush-either")
 CAMERAS = ("third", "wrist")
+NAMES = {"dog": "toy dog", "brush": "hairbrush"}  # of the objects, in instructions
+EITHER = "either"  # in place of a bin's name
+
+
+def instruction(target: str, place: str) -> str:
+    """Returns the instruction to bring an object to a bin, or to either."""
+    return f"put the {NAMES[target]} in {'either bin' if place == EITHER else f'the {place} bin'}"
+
 
 SUITES = tuple(
     Suite(
@@ -19,6 +27,7 @@ SUITES = tuple(
         kwargs=kwargs,
         cameras=CAMERAS,
         settings={"speed": float},
+        instructions={task: instruction(*task.split("-")) for task in tasks},
         demonstrations=Demonstrations("replan.envs.conveyor.demonstrations:episode"),
         policy=policy,
     )

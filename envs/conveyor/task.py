@@ -14,7 +14,7 @@ import numpy as np
 
 from ..world import digest
 from .physics import BELT_TOP, BELT_WIDTH, BELT_X, BIN_HALF, BINS, OPENING, TOOL_HOME, ConveyorPhysics
-from .suite import EITHER_TASKS, TASKS
+from .suite import EITHER, EITHER_TASKS, NAMES, TASKS, instruction
 
 SPEEDS = (6.0, 15.0)  # m/min, sampled uniformly unless fixed
 TIME_LIMIT_NS = 10_000_000_000
@@ -26,8 +26,6 @@ SUCCESS_RULE = (
     f"the named object rests (< {RESTING:g} m/s) in the named bin (origin below {IN_BIN_Z:g} m), released (fingers "
     f"open wider than {RELEASED * 1000:g} mm), before it rides past y = {REACH_Y:g} m"
 )
-EITHER = "either"  # in place of a bin's name
-NAMES = {"dog": "toy dog", "brush": "hairbrush"}
 
 _STREAMS = ("target", "lighting", "tool", "speed", "distractor")
 
@@ -59,8 +57,7 @@ class Draw:
     @property
     def instruction(self) -> str:
         """The instruction for the policy."""
-        place = "either bin" if self.bin == EITHER else f"the {self.bin} bin"
-        return f"put the {NAMES[self.target]} in {place}"
+        return instruction(self.target, self.bin)
 
     @property
     def success_rule(self) -> str:

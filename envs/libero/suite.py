@@ -20,6 +20,7 @@ SUITES = tuple(
         init_states=INIT_STATES,
         cameras=tuple(CAMERAS),
         settings={"controller": str, "protocol": str, "image_size": int},
+        instructions={task.name: task.language for task in tasks_of(name).values()},
         demonstrations=Demonstrations("replan.envs.libero.demonstrations:episode"),
         policy=policy,
         block=5,  # building another task's simulator takes 4 s, as long as a few episodes

@@ -12,6 +12,12 @@ from ..suite import Install, Suite
 PARTS = ("leg", "top", "screw")
 TASKS = tuple("-".join(order) for order in itertools.permutations(PARTS))
 
+
+def instruction(order: tuple[str, ...]) -> str:
+    """Returns the instruction to place parts in an order."""
+    return "pack the " + " then the ".join(order)
+
+
 SUITES = (
     Suite(
         "packing",
@@ -20,6 +26,7 @@ SUITES = (
         TASKS,
         cameras=CAMERAS,
         settings={"speed": float},
+        instructions={task: instruction(tuple(task.split("-"))) for task in TASKS},
         demonstrations=Demonstrations("replan.envs.packing.demonstrations:episode"),
     ),
 )

@@ -13,7 +13,7 @@ import numpy as np
 from ..conveyor.physics import BELT_X
 from ..conveyor.task import RELEASED, RESTING, out_of_reach, released, sample_cell
 from .physics import FLOOR, PARTS, PackingPhysics
-from .suite import TASKS
+from .suite import TASKS, instruction
 
 SPEEDS = (3.0, 6.0)  # m/min, sampled uniformly unless fixed; at 8 a part is often gone before its turn
 TIME_LIMIT_NS = 20_000_000_000  # the expert takes at most 11 s (218 steps)
@@ -50,7 +50,7 @@ class Sample:
     @property
     def instruction(self) -> str:
         """Instruction for the policy."""
-        return "pack the " + " then the ".join(self.order)
+        return instruction(self.order)
 
 
 def sample(task: str, seed: int, init_state: int, *, speed: float | None, spread: float = 0.03) -> Sample:

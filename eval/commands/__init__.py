@@ -26,6 +26,11 @@ mixed_option = click.option(
 json_option = click.option("--json", is_flag=True, expose_value=False, help="End stdout with one line of JSON.")
 
 
+rows_option = click.option(
+    "--rows", "episode_rows", is_flag=True, help="With --json: also a record per episode, as `replan export` has it."
+)
+
+
 def named(context: click.Context, option: click.Parameter, value: str) -> str:
     """Refuses an empty name of a folder, which would be the one that the command runs in."""
     if not value.strip():
@@ -69,6 +74,48 @@ class FiniteRange(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number", param, ctx)
         return number
+
+
+class Percent(click.ParamType):
+    """A share that users write in percent, or in points of success: ``3`` and ``3%`` are 0.03.
+
+    Below 1 the sign is needed: 0.03 may be meant as a share.
+
+    Args:
+        below: The first number that is too much.
+    """
+
+    name = "percent"
+
+    def __init__(self, below: float = 100) -> None:
+        self._below = below
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Reads a number."""
+        text = str(value).strip()
+        try:
+            number = float(text.removesuffix("%"))
+        except ValueError:
+            number = math.nan
+        if not 0 < number < self._below:
+            self.fail(f"{value!r} is no percentage above 0 and below {self._below:g}; write 3 or 3%", param, ctx)
+        if number < 1 and not text.endswith("%"):
+            self.fail(
+                f"{value!r} may be meant as a share; write {100 * number:g} for {100 * number:g} %, or {number:g}%",
+                param,
+                ctx,
+            )
+        return number / 100
+
+
+margin_option = click.option(
+    "--margin",
+    type=Percent(),
+    metavar="POINTS",
+    default="3",
+    show_default=True,
+    help="Loss of success that is tolerated.",
+)
 
 
 class CommandFailed(Exception):

@@ -9,7 +9,7 @@ import click
 
 from ...files import write_file
 from ...results.escaping import visible
-from . import check_output, error_lines, json_option, mixed_option, show
+from . import check_output, error_lines, json_option, mixed_option, rows_option, show
 
 
 @click.command()
@@ -18,12 +18,19 @@ from . import check_output, error_lines, json_option, mixed_option, show
 @click.option("--title", metavar="TEXT", help="Heading of the page.  [the directories]")
 @click.option("--markdown", is_flag=True, help="Print Markdown instead of text.")
 @mixed_option
+@rows_option
 @json_option
 def board(
-    directories: tuple[str, ...], html: str | None, title: str | None, markdown: bool, allow_mixed: bool
+    directories: tuple[str, ...],
+    html: str | None,
+    title: str | None,
+    markdown: bool,
+    allow_mixed: bool,
+    episode_rows: bool,
 ) -> dict[str, Any]:
     """Show what runs have measured, as a table."""
     from ...results import leaderboard, tables
+    from ...results.export import episode_records
     from ...results.marks import RANK
     from ...results.store import Store
 
@@ -40,4 +47,6 @@ def board(
             page = report.render(stores, title=title or ", ".join(directories), allow_mixed=allow_mixed)
             write_file(html, page)
             click.echo(f"wrote {html}", err=True)
-    return {"board": leaderboard.to_json(rows), "rank_rule": RANK, "html": html}
+        named = zip(directories, stores, strict=True)
+        each = {"rows": leaderboard.to_json(episode_records(named))} if episode_rows else {}
+    return {"board": leaderboard.to_json(rows), "rank_rule": RANK, "html": html, **each}

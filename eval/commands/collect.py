@@ -14,7 +14,12 @@ from . import json_option, named
 @click.command()
 @click.option("--suite", required=True, metavar="NAME", help="Suite; `replan envs` lists them.")
 @click.option("--task", "tasks", metavar="NAME,...", help="Tasks to record; all of the suite if missing.")
-@click.option("--episodes", type=click.IntRange(min=1), required=True, help="Episodes per task.")
+@click.option(
+    "--episodes",
+    type=click.IntRange(min=1),
+    required=True,
+    help="Episodes in all: tasks share them, as in `replan eval`.",
+)
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
@@ -63,13 +68,19 @@ def collect(
             task=task,
             index=description.tasks.index(task),
             out=Path(out) / task,
-            episodes=episodes,
+            episodes=share,
             seed=seed,
             horizon=TINY.horizon,
             settings=dict(demonstrations.settings),
             policy=policy,
         )
-        for task in requested
+        for task, share in shared(episodes, requested).items()
     ]
     Path(out).mkdir(parents=True, exist_ok=True)  # what cannot be written is known before anything is recorded
     return {"folders": [str(request.out) for request in requests], "success": collect_all(requests, workers)}
+
+
+def shared(episodes: int, tasks: list[str]) -> dict[str, int]:
+    """Returns the episodes of each task: tasks take turns, so the first ones have one more, and some may have none."""
+    each, more = divmod(episodes, len(tasks))
+    return {task: each + (place < more) for place, task in enumerate(tasks) if each or place < more}

@@ -10,7 +10,7 @@ import click
 
 from ...files import write_file
 from ..spec import BadInput
-from . import CommandFailed, FiniteRange, check_output, json_option, show
+from . import CommandFailed, FiniteRange, Percent, check_output, json_option, margin_option, show
 
 CODES = {"FAIL": 1, "INSUFFICIENT": 3, "NOT COMPARABLE": 4}
 
@@ -23,25 +23,14 @@ class NotPassed(CommandFailed):
         self.exit_code = CODES[outcome]
 
 
-def share(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
-    """Reads points or percent: ``3`` and ``3%`` are 0.03."""
-    if value is None:
-        return None
-    try:
-        number = float(value.strip().removesuffix("%")) / 100
-    except ValueError:
-        number = -1.0
-    if not 0 < number <= 10:
-        raise click.BadParameter(f"{value!r} is no percentage; write 3 or 3%", context, option)
-    return number
-
-
 @click.command()
 @click.argument("directory", metavar="RUN")
 @click.option("--against", metavar="RUN|FILE", help="Compare with the same methods of an older run, not with dense.")
-@click.option("--margin", default="3", callback=share, show_default=True, help="Loss of success tolerated, in points.")
-@click.option("--retention", callback=share, metavar="PERCENT", help="Solved cells to keep, checked instead of it.")
-@click.option("--slower", callback=share, metavar="PERCENT", help="How much longer a route, or an action, may take.")
+@margin_option
+@click.option("--retention", type=Percent(), metavar="PERCENT", help="Solved cells to keep, checked instead of it.")
+@click.option(
+    "--slower", type=Percent(1000), metavar="PERCENT", help="How much longer a route, or an action, may take."
+)
 @click.option("--error", type=FiniteRange(min=0), help="Largest mean action error.")
 @click.option("--registered", metavar="HASH", help="Refuse other limits or another specification than registered.")
 @click.option("--markdown", metavar="FILE", help="Also write Markdown, for a pull request.")
@@ -68,8 +57,6 @@ def gate(
     from ...results.leaderboard import to_json
     from ...results.store import FILE, Store
 
-    if margin >= 1 or (retention or 0) >= 1:
-        raise BadInput("a margin or a retention of 100 % or more decides nothing; write less")
     if against is not None and not against.strip():
         raise BadInput(f"--against {against!r} names no run; write --against RUN")
     check_output("--markdown", markdown, "report of the gate", b"### replan gate:")

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ...results.escaping import counted
 from ..spec import BadInput
 from . import json_option, named, show
 
@@ -37,8 +38,9 @@ def library() -> None:
     "--seed", type=click.IntRange(min=0), default=500, show_default=True, help="Different seeds share no initial state."
 )
 @click.option(
-    "--out", metavar="DIR", callback=lambda c, o, v: v and named(c, o, v), help="Next to the policy if missing."
+    "--out", metavar="DIR", callback=lambda c, o, v: v and named(c, o, v), help="Next to a policy of yours if missing."
 )
+@click.option("--overwrite", is_flag=True, help="Replace the library that is there.")
 @json_option
 def build(
     policy: str | None,
@@ -49,8 +51,11 @@ def build(
     neurons: str,
     seed: int,
     out: str | None,
+    overwrite: bool,
 ) -> dict[str, Any]:
     """Play episodes with the dense policy and keep those that succeed."""
+    from ...accel.library import INDEX, library_path
+    from ...policies.families import shipped_policies
     from ..library import Builder
     from ..registry import Registry
 
@@ -59,6 +64,15 @@ def build(
     except ValueError as error:
         raise BadInput(f"--neurons must be shares such as 0.25,0.5, got {neurons!r}") from error
     builder = Builder(Registry(), suite, policy, ratios=ratios, seed=seed)
-    built = builder.build(builder.player.tasks(tasks), episodes, more, Path(out) if out else None)
-    show(f"{built.folder}: {built.episodes} episodes, {built.rounds} rounds, {built.bytes / 1e6:.1f} MB")
+    folder = Path(out) if out else library_path(builder.player.policy.path)
+    if not out and builder.player.policy.path in shipped_policies().values():
+        raise BadInput(
+            f"{builder.player.policy.name!r} comes with replan, and what lies next to it is used by everybody's "
+            f"evaluations here; write --out DIR, and evaluate rmuscle:library=DIR (--out {folder} to do it anyway)"
+        )
+    if (folder / INDEX).exists() and not overwrite:
+        raise BadInput(f"{str(folder)!r} holds a library; write another --out, or --overwrite to replace it")
+    built = builder.build(builder.player.tasks(tasks), episodes, more, folder)
+    by_task = ", ".join(f"{counted(number, 'episode')} of {task}" for task, number in built.episodes.items())
+    show(f"{built.folder}: {by_task}, {counted(built.rounds, 'round')}, {built.bytes / 1e6:.1f} MB")
     return {"library": str(built.folder), "episodes": built.episodes, "rounds": built.rounds, "bytes": built.bytes}

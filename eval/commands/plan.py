@@ -6,13 +6,12 @@ from typing import Any
 
 import click
 
-from . import FiniteRange, json_option, show
-from .gate import share
+from . import FiniteRange, json_option, margin_option, show
 
 
 @click.command()
 @click.argument("directory", metavar="RUN")
-@click.option("--margin", default="3", callback=share, show_default=True, help="Loss of success tolerated, in points.")
+@margin_option
 @click.option(
     "--power", type=FiniteRange(0.05, 0.99), default=0.8, show_default=True, help="Chance that the proof succeeds."
 )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..spec import BadInput, unknown
 from . import CommandFailed, json_option, show
+
+if TYPE_CHECKING:
+    from ..registry import Registry
 
 MOST = 60  # characters of a value
 
@@ -82,25 +85,42 @@ def inspect(name: str, convention: str | None, tokenizer: str | None) -> dict[st
 
 @policy.command()
 @click.argument("name", metavar="NAME|PATH|ws://HOST:PORT")
-@click.option("--suite", required=True, metavar="NAME", help="Suite that the policy is for.")
-@click.option("--method", default="dense", show_default=True, metavar="METHOD", help="The method that it runs with.")
+@click.option("--suite", metavar="NAME", help="Suite that the policy is for.  [the first that it was trained on]")
+@click.option("--method", metavar="METHOD", help="The method that it runs with.  [a server's own, else dense]")
 @published_options
 @json_option
-def check(name: str, suite: str, method: str, convention: str | None, tokenizer: str | None) -> dict[str, Any]:
+def check(
+    name: str, suite: str | None, method: str | None, convention: str | None, tokenizer: str | None
+) -> dict[str, Any]:
     """Check that a policy does what an evaluation relies on; it plays some seconds of episodes."""
     from ..check import BrokenPromise, check_policy
     from ..registry import Registry
 
     registry = Registry()
+    name = with_options(name, convention, tokenizer) or name
+    suite, method = suite or _suite(registry, name), method or registry.method_of(name)
     if suite not in registry.suites():
         raise unknown("suite", suite, registry.suites())
-    name = with_options(name, convention, tokenizer) or name
     try:
         check_policy(name, suite, method=method, registry=registry)
     except BrokenPromise as error:
         raise CommandFailed(str(error)) from error
     show(f"policy {name!r} keeps the contract in {suite}")
     return {"policy": name, "suite": suite, "method": method}
+
+
+def _suite(registry: Registry, policy: str) -> str:
+    """Returns the suite that a policy was made for.
+
+    Raises:
+        BadInput: Neither its card nor a suite says so.
+    """
+    trained_on = registry.policy(policy).trained_on or ()
+    own = [suite.name for suite in registry.suites().values() if suite.policy == policy]
+    for name in (*trained_on, *own):
+        if name in registry.suites():
+            return name
+    raise BadInput(f"nothing says which suite {policy!r} is for; name it with --suite")
 
 
 def _prompt(processor: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ..spec import DEVICES, DTYPES, BadInput
-from . import CommandFailed, json_option
+from . import json_option
 
 
 @click.command("serve")
@@ -52,7 +52,10 @@ def serve_command(
     try:
         server = serve(service, host, port, token, max_bytes)
     except OSError as error:
-        raise CommandFailed(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+        why = str(error.strerror or error).partition(" (while")[0]  # Python adds the address again
+        raise BadInput(
+            f"cannot listen on {host}:{port}: {why}; name another --port (0 takes a free one) or --host"
+        ) from error
     address = f"ws://{f'[{host}]' if ':' in host else host}:{server.socket.getsockname()[1]}"
     click.echo(f"{policy} with {method} at {address}; end with Ctrl-C", err=True)
     with server:

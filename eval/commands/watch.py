@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from . import json_option, show
-from .gate import share
+from ...results.escaping import counted
+from . import json_option, margin_option, show
 
 
 @click.command()
 @click.argument("directory", metavar="RUN")
-@click.option("--margin", default="3", callback=share, show_default=True, help="Loss of success tolerated, in points.")
+@margin_option
 @click.option("--block", type=click.IntRange(min=1), default=20, show_default=True, help="Cells between two looks.")
 @json_option
 def watch(directory: str, margin: float, block: int) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def watch(directory: str, margin: float, block: int) -> dict[str, Any]:
     for each in found:
         where = ", ".join([each.suite, *(f"{name} {value}" for name, value in each.settings.items()), each.method])
         show(
-            f"{where}: {each.wealth.verdict} after {each.n} cells ({each.lost} lost, {each.gained} "
+            f"{where}: {each.wealth.verdict} after {counted(each.n, 'cell')} ({each.lost} lost, {each.gained} "
             f"gained; evidence {each.wealth.against_loss:.3g} and {each.wealth.against_none:.3g}, of {each.enough:g})"
         )
     return {"watch": [each._asdict() | {"wealth": each.wealth._asdict()} for each in found], "margin": margin}

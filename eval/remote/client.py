@@ -30,6 +30,7 @@ TOKEN = "REPLAN_TOKEN"
 CONNECT_S = 10
 ANSWER_S = 120  # a first round may compile
 LONGEST = 300  # characters of a server's own text that a message quotes
+MOST_ACTIONS = 1_000_000  # in what a server counts: windows and drafts
 CODE = ("replan.policies.planner", *(f"replan.eval.remote.{part}" for part in ("client", "convention", "wire")))
 
 
@@ -183,6 +184,14 @@ class RemotePolicy:
             incompatibilities=lambda observations, _: _lacking(convention, observations),
         )
 
+    def method_of(self) -> str:
+        """Returns the method that the server runs.
+
+        Raises:
+            Unreachable: The server does not answer.
+        """
+        return _method(self._server().about)
+
     def method(self, spec: str) -> MethodInfo:
         """Describes what the server runs: a method acts there, not here.
 
@@ -191,9 +200,9 @@ class RemotePolicy:
             Unreachable: The server does not answer.
         """
         about = self._server().about
-        runs = about.get("method", ALONE)
+        runs = _method(about)
         if spec != runs:
-            raise BadInput(f"the server {self._address.url} runs {str(runs)[:80]!r}; write --method {str(runs)[:80]}")
+            raise BadInput(f"the server {self._address.url} runs {runs!r}; write --method {runs}")
         return MethodInfo(
             activity_counters=tuple(_texts(about.get("activity_counters"))),
             routes=tuple(_texts(about.get("routes"))) or MethodInfo().routes,
@@ -278,12 +287,11 @@ class RemoteAgent(QueueAgent):
         else:
             server_ns = min(server_ns, total_ns)
             planned.stages_ns = {"server": server_ns, "transport": total_ns - server_ns}
-        said = answer.get("replan")
-        if isinstance(said, dict):
-            planned.route, planned.window = said.get("route", planned.route), said.get("window", window)
-            planned.accepted, planned.drafted = said.get("accepted"), said.get("drafted")
-            planned.cpu_ns = _ns(said.get("cpu_ms")) or 0
-            planned.extra, self._counters = _numbers(said.get("extra")), _numbers(said.get("counters"))
+        if "replan" in answer:
+            try:
+                self._counters = _take(answer["replan"], planned)
+            except ValueError as error:
+                raise ServerError(f"the server at {self._server.url} reports {error}") from error
         return planned
 
 
@@ -305,8 +313,12 @@ def _took(answer: Mapping[Any, Any]) -> int | None:
 
 
 def _ns(ms: Any) -> int | None:
-    usable = isinstance(ms, (int, float)) and math.isfinite(ms) and 0 <= ms < 1e9
+    usable = isinstance(ms, (int, float)) and not isinstance(ms, bool) and math.isfinite(ms) and 0 <= ms < 1e9
     return int(ms * 1e6) if usable else None
+
+
+def _method(about: Mapping[str, Any]) -> str:
+    return str(about.get("method", ALONE))[:80]
 
 
 def _marks(about: Mapping[str, Any]) -> list[Mark]:
@@ -327,8 +339,46 @@ def _texts(values: Any) -> list[str]:
     return [str(value)[:LONGEST] for value in values[:100]] if isinstance(values, list) else []
 
 
-def _numbers(values: Any) -> dict[str, float]:
-    return values if isinstance(values, dict) else {}
+def _take(said: Any, planned: PlannedRound) -> dict[str, float]:
+    """Puts into a round what ``replan serve`` says about it; returns the counters.
+
+    Raises:
+        ValueError: Something is of another type or out of range: a result must not rest on it.
+    """
+    if not isinstance(said, dict):
+        raise ValueError(f"replan={_shown(said)}, which is no table")
+    if not isinstance(said.get("route", ""), str):
+        raise ValueError(f"route={_shown(said['route'])}, which is no text")
+    cpu_ms = said.get("cpu_ms", 0.0)
+    if (cpu_ns := _ns(cpu_ms)) is None:
+        raise ValueError(f"cpu_ms={_shown(cpu_ms)}, which is no number of milliseconds")
+    counts = {name: said.get(name) for name in ("window", "accepted", "drafted")}
+    for name, count in counts.items():
+        if count is not None and (type(count) is not int or not 0 <= count <= MOST_ACTIONS):
+            raise ValueError(f"{name}={_shown(count)}, which is no number of actions")
+    accepted, drafted = counts["accepted"], counts["drafted"]
+    if (accepted is None) != (drafted is None) or (accepted or 0) > (drafted or 0):
+        raise ValueError(f"accepted={accepted} of drafted={drafted}")
+    planned.route, planned.cpu_ns = said.get("route", planned.route), cpu_ns
+    planned.window = planned.window if counts["window"] is None else counts["window"]
+    planned.accepted, planned.drafted = accepted, drafted
+    planned.extra = _numbers(said, "extra")
+    return _numbers(said, "counters")
+
+
+def _numbers(said: Mapping[str, Any], name: str) -> dict[str, float]:
+    values = said.get(name, {})
+    if not isinstance(values, dict):
+        raise ValueError(f"{name}={_shown(values)}, which is no table")
+    for key, value in values.items():
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        if not isinstance(key, str) or not number:
+            raise ValueError(f"{name}: {_shown(key)}={_shown(value)}, which is no finite number under a name")
+    return {key: float(value) for key, value in values.items()}
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:80]
 
 
 def _closing(error: Any, sent: int) -> str:

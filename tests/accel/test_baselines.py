@@ -161,9 +161,9 @@ def test_a_stale_round_reads_the_kept_context_with_a_fresh_state_and_fresh_noise
         times, x = model.flow.schedule().times, call.noise
         for time, later in zip(times[:-1], times[1:], strict=True):
             x = model.flow.advance(x, model.step(x, time, context), call.noise, time, later)
-    torch.testing.assert_close(rounds[2].chunk, x)
-    old = model.condition(call.context, rounds[0].call.inputs)
-    assert not torch.equal(model.step(call.noise, 1.0, old), model.step(call.noise, 1.0, context))
+        torch.testing.assert_close(rounds[2].chunk, x)
+        old = model.condition(call.context, rounds[0].call.inputs)
+        assert not torch.equal(model.step(call.noise, 1.0, old), model.step(call.noise, 1.0, context))
 
 
 def test_what_the_cameras_see_or_the_prompt_says_triggers_a_prefill(policy):

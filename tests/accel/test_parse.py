@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 from replan import accel
+from replan.accel.catalogue import describe
 from replan.policies.agent import ChunkAgent
 from replan.policies.seams import Method, Methods, needed_files
 
@@ -66,6 +68,22 @@ def test_mistakes_name_the_way_out(spec, message):
 def test_values_out_of_range_and_claims_that_clash_are_refused(spec, message):
     with pytest.raises(ValueError, match=message):
         accel.parse(spec)
+
+
+OUT_OF_RANGE = ("-1", "0", "1000000000", "1e300", "nan", "inf", "-5.5", "", "x", "0/99")
+
+
+def test_whatever_is_refused_of_an_option_names_the_method():
+    """Commas and pluses join many methods: a message that only has the value leaves open which one is meant."""
+    refused = {}
+    for name, kind in accel.BUILT_IN.items():
+        for option, value in product(describe(kind).options, OUT_OF_RANGE):
+            try:
+                accel.parse(f"{name}:{option}={value}")
+            except ValueError as error:
+                refused[f"{name}:{option}={value}"] = str(error)
+    assert len(refused) > 200 and {"flash:delta=-1", "cudagraph:stages=x"} <= refused.keys()
+    assert [spec for spec, message in refused.items() if spec.partition(":")[0] not in message] == []
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from replan.accel.rows import attention_mass, pixels
 from replan.accel.tome import ToMe, matched
 from replan.accel.vla_pruner import VLAPruner, distinct
 from replan.policies.agent import ChunkAgent
-from replan.policies.gemma import rope_table
+from replan.policies.gemma import rotary
 from replan.policies.model import Inputs, Ops, Prefix
 from rounds import VISUAL, observations, play
 
@@ -226,7 +226,7 @@ def test_what_fastv_computes_is_a_prefill_that_goes_on_without_the_dropped_token
     positions = torch.arange(x.shape[1])[None]
     with torch.inference_mode():
         for number, layer in enumerate(model.vlm):
-            q, k, v = layer.project(x, rope_table(positions, layer.head_dim, x.dtype))
+            q, k, v = layer.project(x, rotary(positions, layer.head_dim, x.dtype))
             torch.testing.assert_close(call.context.keys[number], k)
             torch.testing.assert_close(call.context.values[number], v)
             x = layer.add_ffn(layer.attend(x, q, k, v, None), layer.ffn)

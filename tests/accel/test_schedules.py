@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from replan import accel
 from replan.accel.dp_cache import DPCache
 from replan.policies.agent import ChunkAgent
+from replan.policies.flow import FlowSpec
 from replan.policies.round import Start
 from replan.policies.seams import Method, Seam
 
@@ -59,6 +62,15 @@ def test_dp_cache_computes_the_papers_steps_and_no_other(policy, observation, mo
     _, agent = run(policy, observation, "dp_cache", steps=1)
     assert times == [1.0, 0.9, 0.8, 0.4, 0.2, 0.1]
     assert agent.counters() == {"predictions_reused": 4}
+
+
+@pytest.mark.parametrize(
+    ("steps", "kept"), [(10, {0, 1, 2, 6, 8, 9}), (4, {0, 2, 3}), (5, {0, 1, 3, 4}), (20, {0, 2, 4, 12, 16, 18})]
+)
+def test_without_options_dp_cache_keeps_the_papers_part_of_any_number_of_steps(steps, kept):
+    (method,) = accel.parse("dp_cache")
+    method.attach(SimpleNamespace(model=SimpleNamespace(flow=FlowSpec(steps=steps))))
+    assert method.keep == kept
 
 
 def test_dp_cache_equals_the_plain_loop(policy, observation):

@@ -177,7 +177,7 @@ def test_the_probe_runs_in_the_other_direction_of_time(randomised):
     [
         ("bac:updates=0", "1 or more updates"),
         ("bac:calibrate=0", "1 or more updates and rounds to calibrate"),
-        ("bac:bubble=-1", "got 5, 1 and -1"),
+        ("bac:bubble=-1", "calibrate=1 and bubble=-1"),
         ("probe_flow:least=0", "at least 1 step"),
         ("probe_flow:least=4:most=3", "got 4 and 3"),
         ("probe_flow:low=nan", "from 0 to 2"),

@@ -99,6 +99,7 @@ def test_a_broken_suite_is_caught_by_name_and_promise(kind, message):
         ({"init_states": None}, "init_state must be an index in 0..3, got 1000000"),
         ({"init_states": 5}, "init_state must be an index in 0..3, got 4"),
         ({"init_states": 3}, "'init_state': 3} was accepted"),
+        ({"instructions": dict.fromkeys(toys.TASKS, "fly")}, "the suite's description says 'fly'"),
     ],
 )
 def test_a_description_that_does_not_fit_is_caught(changes, message):

@@ -50,6 +50,8 @@ from replan.envs.suite import Catalogue, Install, SuiteError, _add
         {"block": True},
         {"block": 1.5},
         {"fingerprint": "1.0"},
+        {"instructions": {"no such task": "fly"}},
+        {"instructions": ("fly",)},
     ],
     ids=repr,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time  # noqa: TID251  # a worker has to hang, and to take a while before it dies
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -311,3 +311,24 @@ class FakeRegistry(Registry):
 
     def altered(self) -> list[str]:
         return altered
+
+
+class Edited(FakeRegistry):
+    """The fake registry, with a version of the method ``slow``."""
+
+    def __init__(self, version="1"):
+        super().__init__()
+        self.version = version
+
+    def method(self, spec, policy):
+        return replace(super().method(spec, policy), code=self.version if spec == "slow" else "")
+
+
+class EditedLater(Edited):
+    """Once the run has begun, the method is another version."""
+
+    def method(self, spec, policy):
+        described = super().method(spec, policy)
+        if spec == "slow":
+            self.version = "edited"
+        return described

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random  # noqa: TID251 - whether it is used
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from fake import FakeAgent, FakeRegistry
 from replan.eval.check import BrokenPromise, check_policy
+from replan.eval.commands.policy import check as check_command
 from replan.eval.registry import MethodInfo, PolicyInfo
+from replan.eval.remote.client import RemotePolicy
 from replan.eval.spec import BadInput
 
 
@@ -162,3 +166,22 @@ def test_a_policy_that_does_not_exist_is_bad_input_and_no_broken_promise():
 
     with pytest.raises(BadInput, match="no such policy"):
         check(Nobody())
+
+
+def test_the_command_knows_suite_and_method_where_the_policy_says_them(monkeypatch):
+    checked = []
+    monkeypatch.setattr("replan.eval.check.check_policy", lambda *a, **k: checked.append((*a, k["method"])))
+    assert CliRunner().invoke(check_command, ["pi0-tiny-hard"]).exit_code == 0
+    assert checked == [("pi0-tiny-hard", "conveyor-hard", "dense")]
+
+
+def test_a_server_is_checked_with_the_method_that_it_runs(monkeypatch):
+    about = {"method": "few_step:steps=3", "suites": ["no such suite", "conveyor"]}
+    monkeypatch.setattr(RemotePolicy, "_server", lambda self: SimpleNamespace(about=about, metadata={}, url="ws://x:1"))
+    checked = []
+    monkeypatch.setattr("replan.eval.check.check_policy", lambda *a, **k: checked.append((*a, k["method"])))
+    said = CliRunner().invoke(check_command, ["ws://x:1"])
+    assert checked == [("ws://x:1", "conveyor", "few_step:steps=3")], said.exception
+    about["suites"] = None
+    said = CliRunner().invoke(check_command, ["ws://x:1"])
+    assert "nothing says which suite 'ws://x:1' is for; name it with --suite" in str(said.exception)

@@ -62,18 +62,36 @@ def test_eval_prints_the_table_then_one_line_of_json(replan, tmp_path):
     assert (told["episodes"], told["errors"], told["out"]) == (6, 0, str(tmp_path))
     assert [row["method"] for row in told["board"]] == ["dense", "draft"]
     assert "draft" in "\n".join(out.splitlines()[:-1])
-    assert "6/6" in err  # progress
+    assert "6/6 episodes" in err and "\r" not in err  # a log gets lines, and no bar
     with Store.open(tmp_path) as store:
         assert store.run.command.startswith("replan eval --suite belt")
         assert store.run.activity_counters == {"dense": (), "draft": ("calls",)}
         assert store.run.suite_marks == {"belt": (Mark("a fake", "a fake"),)}
         assert (store.run.spec["dtype"], store.run.spec["device"] != "auto") == ("float32", True)
 
-    code, out, _ = replan("board", tmp_path, "--json")
-    assert (code, last_line(out)["board"]) == (0, told["board"])
+    code, out, _ = replan("board", tmp_path, "--json", "--rows")
+    assert (code, last_line(out)["board"]) == (0, told["board"]) and "rows" not in told
+    rows = last_line(out)["rows"]
+    assert sorted((row["run"], row["method"], row["outcome"]) for row in rows) == [
+        (str(tmp_path), method, "success") for method in ("dense", "draft") for _ in range(3)
+    ]
+    assert rows[0]["steps"] > 0 and "rounds" not in rows[0]
     code, out, _ = replan("board", tmp_path, "--markdown")
     assert code == 0
     assert "| method" in out
+
+
+def test_a_quiet_evaluation_says_faults_only(replan, tmp_path):
+    arguments = ["eval", "--suite", "belt", "--method", "dense,raise", "--episodes", 1, "--out", tmp_path, "--quiet"]
+    code, out, err = replan(*arguments)
+    assert code == 0 and "dense" in out and err == "raised, raise on left 0: RuntimeError: the policy tripped\n"
+    assert replan(*arguments)[::2] == (0, "")  # neither that it reuses them
+
+
+def test_a_worker_that_takes_long_to_build_is_said_to_be_at_work(replan, tmp_path, monkeypatch):
+    monkeypatch.setattr("replan.eval.progress.SILENT_S", 0.05)
+    _, _, err = replan("eval", "--suite", "belt", "--method", "slow", "--episodes", 1, "--out", tmp_path)
+    assert "setting up suite 'belt' and its policy" in err or "tiny makes its first rounds with method 'slow'" in err
 
 
 def test_several_suites_run_side_by_side_and_share_a_page_with_other_runs(replan, tmp_path):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from replan.eval import collect as collecting
+from replan.eval.cells import make_cells
 from replan.eval.collect import Request, collect, collect_all
+from replan.eval.commands.collect import shared
+from replan.eval.registry import Registry
+from replan.eval.spec import make_spec
 from replan.policies.training.recording import Conventions, Frames
 
 BELT = Conventions("conveyor", ("third", "wrist"), (6,), relative=False, image_size=64)
@@ -100,3 +105,11 @@ def test_a_file_where_the_recording_should_be_is_refused_before_anything_is_play
     request = Request("unused", BELT, "unused", "dog-red", 0, tmp_path / "dog-red", 1, seed=0, horizon=16)
     with pytest.raises(ValueError, match="exists and is no folder"):
         collect_all([request], 1)
+
+
+def test_tasks_share_the_episodes_as_in_an_evaluation():
+    assert shared(10, ["a", "b", "c", "d"]) == {"a": 3, "b": 3, "c": 2, "d": 2}
+    assert shared(2, ["a", "b", "c"]) == {"a": 1, "b": 1}
+    suites = Registry().suites()
+    cells = make_cells(make_spec({"out": "x", "suite": "conveyor", "episodes": 10}, suites), suites)
+    assert Counter(cell.task for cell in cells) == shared(10, list(suites["conveyor"].tasks))

@@ -11,7 +11,10 @@ from xml.etree import ElementTree
 import pytest
 import replan.policies
 from click.testing import CliRunner
+from replan.eval.commands import Percent
 from replan.eval.commands.gate import gate
+from replan.eval.commands.plan import plan
+from replan.eval.commands.watch import watch
 from replan.eval.spec import BadInput
 from replan.results import Run, RunIdentity, Store
 
@@ -63,6 +66,28 @@ def test_a_report_replaces_nothing_but_a_report(small, option):
 def test_an_empty_option_is_not_taken_for_none(small, option):
     """As a workflow gives it whose variable is not set: the gate must not check less than it was asked to."""
     assert isinstance(CliRunner().invoke(gate, [str(small), option, ""]).exception, BadInput)
+
+
+@pytest.mark.parametrize("command", [gate, plan, watch])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("0.03", "'0.03' may be meant as a share; write 3 for 3 %, or 0.03%"),
+        ("100", "no percentage above 0 and below 100"),
+        ("500", "no percentage above 0 and below 100"),
+        ("0", "no percentage"),
+        ("-3", "no percentage"),
+        ("nan", "no percentage"),
+        ("much", "no percentage"),
+    ],
+)
+def test_a_margin_is_in_points_in_every_command(small, command, value, message):
+    said = CliRunner().invoke(command, [str(small), "--margin", value])
+    assert said.exit_code == 2 and message in " ".join(said.stderr.split())
+
+
+def test_limits_are_read_in_percent():
+    assert [Percent(1000).convert(text, None, None) for text in ("3", "3%", "0.5%", "250")] == [0.03, 0.03, 0.005, 2.5]
 
 
 @pytest.mark.parametrize("value", ["nan", "inf"])

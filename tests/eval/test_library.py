@@ -3,8 +3,10 @@
 from types import SimpleNamespace
 
 import pytest
+from click.testing import CliRunner
 from replan.accel.library import Library
 from replan.envs.demonstrations import TRAINING_SEED
+from replan.eval.commands.library import build
 from replan.eval.evaluate import evaluate
 from replan.eval.library import Builder
 from replan.eval.play import Player
@@ -59,6 +61,15 @@ def test_an_episode_that_is_in_the_library_is_not_measured(built, tmp_path):
 def test_what_cannot_be_built_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         Builder(Registry(), "conveyor", "pi0-tiny", **{"ratios": (0.5,), **options})
+
+
+def test_a_library_is_replaced_on_request_only_and_never_next_to_a_bundled_policy_unasked(built):
+    before = {path: path.read_bytes() for path in built.folder.iterdir()}
+    there = CliRunner().invoke(build, ["--suite", "conveyor", "--out", str(built.folder)])
+    assert isinstance(there.exception, BadInput) and "or --overwrite to replace it" in str(there.exception)
+    assert {path: path.read_bytes() for path in built.folder.iterdir()} == before
+    bundled = CliRunner().invoke(build, ["--suite", "conveyor"])
+    assert isinstance(bundled.exception, BadInput) and "'pi0-tiny' comes with replan" in str(bundled.exception)
 
 
 def test_more_episodes_than_can_be_numbered_are_refused(tmp_path):

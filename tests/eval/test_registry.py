@@ -14,6 +14,7 @@ from gymnasium import spaces
 from replan.accel.flash.draft import Draft, DraftConfig, draft_path, save_draft
 from replan.accel.nirvana import Nirvana
 from replan.accel.rmuscle.method import RMuscle
+from replan.eval.describe import describe
 from replan.eval.evaluate import make_plan
 from replan.eval.registry import Files, Registry, _file_name
 from replan.eval.spec import BadInput, make_spec, read_toml
@@ -194,3 +195,17 @@ def test_the_code_of_everything_that_decides_an_episode_is_recorded(method):
     """A part without a digest would count as not recorded, and its rows would be compared with none of another run."""
     code = Registry().code("conveyor", "pi0-tiny", method)
     assert code.keys() == {"suite", "policy", "method"} and all(code.values())
+
+
+def test_instructions_with_words_that_a_policy_lacks_are_refused_before_it_is_loaded(policy, tmp_path):
+    """The untrained policy knows the conveyor's words, but neither 'either' nor those of packing."""
+    suites = Registry().suites()
+
+    def of(**fields):
+        return describe(make_spec({"out": str(tmp_path), "policy": policy, **fields}, suites), Registry())
+
+    assert of().policies.keys() == {policy}
+    with pytest.raises(BadInput, match=r"task 'dog-either' and of 1 more in suite 'conveyor-either': .*\['either'\]"):
+        of(suite=["conveyor", "conveyor-either"])
+    with pytest.raises(BadInput, match=r"task 'leg-screw-top' in suite 'packing'.*--task"):
+        of(suite="packing", task="leg-screw-top")

@@ -418,6 +418,40 @@ def test_an_error_that_the_server_reports_is_the_policys_failure():
     assert row.failure.endswith("reports: ValueError: no such robot")
 
 
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("full", "replan='full', which is no table"),
+        ({"route": 3}, "route=3, which is no text"),
+        ({"cpu_ms": "3"}, "cpu_ms='3', which is no number of milliseconds"),
+        ({"cpu_ms": float("nan")}, "cpu_ms=nan"),
+        ({"cpu_ms": -1.0}, "cpu_ms=-1.0"),
+        ({"window": "8"}, "window='8', which is no number of actions"),
+        ({"window": -1}, "window=-1"),
+        ({"accepted": float("nan"), "drafted": 4}, "accepted=nan, which is no number of actions"),
+        ({"accepted": 5, "drafted": 4}, "accepted=5 of drafted=4"),
+        ({"accepted": 1}, "accepted=1 of drafted=None"),
+        ({"counters": [1]}, r"counters=\[1\], which is no table"),
+        ({"counters": {"calls": "many"}}, "counters: 'calls'='many', which is no finite number"),
+        ({"extra": {"distance": float("inf")}}, "extra: 'distance'=inf, which is no finite number"),
+    ],
+)
+def test_numbers_of_a_server_that_cannot_be_are_its_failure_and_enter_no_result(said, words):
+    row = failing(lambda observation: {"actions": follow(observation), "replan": said})
+    assert (row.status, row.success, row.outcome, row.counters) == ("done", False, "raised", {})
+    assert re.search(f"the server at ws://.* reports {words}", row.failure)
+
+
+def test_what_a_server_says_about_its_rounds_is_kept():
+    said = {"route": "full", "cpu_ms": 2, "window": 6, "accepted": 1, "drafted": 4, "counters": {"calls": 7}}
+    with openpi_style(lambda observation: {"actions": follow(observation), "replan": said}) as url:
+        player, plan = worker(Belts(), url)
+        row = player.play(plan.jobs[0])
+    first = row.rounds[0]
+    assert (first.window, first.accepted, first.drafted, row.counters) == (6, 1, 4, {"calls": 7.0})
+    assert first.cpu_ns >= 2_000_000
+
+
 def test_an_episode_whose_server_goes_away_is_not_measured_and_nobodys_failure():
     row = failing(lambda _: None)
     assert (row.status, row.success) == ("error", None)

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("websockets", reason="pip install 'replan[remote]'")
 from click.testing import CliRunner
 from replan.eval.commands.serve import serve_command
+from replan.eval.spec import BadInput
 
 MAIN = "from replan.eval.cli import main; main()"
 
@@ -36,7 +37,7 @@ def test_a_served_policy_is_evaluated_and_ctrl_c_ends_the_server(policy_file, tm
         assert (result["episodes"], result["errors"]) == (2, 0)
         assert "computed by a server on cpu" in json.dumps(result["board"])
         server.send_signal(signal.SIGINT)
-        out, err = server.communicate(timeout=30)
+        out, err = server.communicate(timeout=120)
     finally:
         server.kill()
     assert server.returncode == 0 and "Traceback" not in err
@@ -69,7 +70,8 @@ def test_a_port_that_is_taken_is_named(policy_file):
         other.listen()
         port = other.getsockname()[1]
         failed = CliRunner().invoke(serve_command, ["--policy", str(policy_file), "--port", str(port)])
-    assert f"cannot listen on 127.0.0.1:{port}" in str(failed.exception)
+    assert isinstance(failed.exception, BadInput)  # exit code 2
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use; name another --port" in str(failed.exception)
 
 
 def test_without_the_packages_for_servers_the_extra_is_named(monkeypatch):

@@ -6,10 +6,9 @@ import importlib.util
 import os
 import py_compile
 import shutil
-from dataclasses import replace
 
 import pytest
-from fake import FakeRegistry
+from fake import Edited, EditedLater, FakeRegistry
 from replan.envs import SUITES
 from replan.eval import source
 from replan.eval.evaluate import evaluate
@@ -173,17 +172,6 @@ def test_a_compiled_module_beside_a_file_of_ours_is_refused(tree):
         Registry().policy("pi0-tiny")
 
 
-class Edited(FakeRegistry):
-    """The fake registry, with a version of the method ``slow``."""
-
-    def __init__(self, version="1"):
-        super().__init__()
-        self.version = version
-
-    def method(self, spec, policy):
-        return replace(super().method(spec, policy), code=self.version if spec == "slow" else "")
-
-
 def test_an_edited_method_is_measured_again_and_everything_else_is_reused(tmp_path, capsys):
     plain = {"suite": "belt", "method": "dense,slow", "episodes": 2, "device": "cpu", "out": str(tmp_path / "run")}
     spec = make_spec(plain, FakeRegistry().suites())
@@ -200,16 +188,6 @@ def test_an_edited_method_is_measured_again_and_everything_else_is_reused(tmp_pa
         *[("slow", "1")] * 2,
         *[("slow", "2")] * 2,
     ]
-
-
-class EditedLater(Edited):
-    """Once the run has begun, the method is another version."""
-
-    def method(self, spec, policy):
-        described = super().method(spec, policy)
-        if spec == "slow":
-            self.version = "edited"
-        return described
 
 
 def test_code_that_is_edited_during_a_run_is_not_measured_under_the_old_address(tmp_path):

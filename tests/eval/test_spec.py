@@ -49,6 +49,7 @@ def test_true_and_false_are_read_as_words():
         ({"workers": 1.5}, "workers must be a whole number from 1 to 1024, not 1.5"),
         ({"seed": 2**63}, "seed must be a whole number"),
         ({"seed": -1}, "seed must be a whole number from 0 to 9007199254740992, not -1"),
+        ({"compared": -1}, "compared must be a whole number from 0 to 1000, not -1"),
         ({"timeout": float("nan")}, "timeout must be a number of seconds above 0"),
         ({"timeout": 10**400}, "timeout must be a number of seconds above 0"),
         ({"episodes": 10**9}, "episodes must be a whole number from 1 to 200000, not 1000000000"),

@@ -574,6 +574,16 @@ def test_the_action_error_of_a_round_is_asked_while_it_is_the_last_one():
     assert compared and all(each.action_error == each.index + 1.5 for each in compared)
 
 
+@pytest.mark.parametrize(("compared", "share"), [(0, 0), (1, 1), (5, 0.2)])
+def test_as_many_rounds_are_compared_with_dense_as_was_requested(compared, share):
+    worker, _, acting, jobs = built(method="draft", episodes=9, compared=compared)
+    asked = []
+    acting.dense_error = lambda: asked.append(acting.calls) or 0.25
+    rounds = [each for job in jobs for each in worker.play(job).rounds]
+    assert len(asked) == sum(each.action_error is not None for each in rounds)
+    assert len(asked) / len(rounds) == pytest.approx(share, abs=0.15 if 0 < share < 1 else 0)
+
+
 def test_rounds_say_what_the_agent_said_of_them():
     worker, _, acting, (job, _) = built()
     call = acting._call

@@ -175,13 +175,25 @@ def test_the_limit_case_of_a_schedule_is_bit_for_bit_dense(policy, observation, 
     assert np.array_equal(limit, dense) and np.isfinite(dense).all() and dense.shape == (12, 7)
 
 
-@pytest.mark.parametrize(("spec", "taken"), [("few_step:steps=2", [0.0, 0.5]), ("dp_cache:keep=0/2", [0.0, 0.5])])
+@pytest.mark.parametrize(
+    ("spec", "taken"),
+    [
+        ("few_step:steps=2", [0.0, 0.5]),
+        ("dp_cache:keep=0/2", [0.0, 0.5]),
+        ("dp_cache", [0.0, 0.5, 0.75]),
+    ],
+)
 def test_a_schedule_with_fewer_steps_takes_these(policy, observation, spec, taken, monkeypatch):
     times, step = [], policy.model.step
     monkeypatch.setattr(policy.model, "step", lambda x, time, *rest: (times.append(time), step(x, time, *rest))[1])
     agent = ChunkAgent(policy, accel.parse(spec))
     agent.act(observation)
     assert times == taken and agent.dense_error() > 0
+
+
+def test_defaults_that_name_steps_fit_four_of_them(policy):
+    agent = ChunkAgent(policy, accel.parse("bac"))
+    assert agent.methods.all[0].updates == 2
 
 
 def test_the_caches_of_rmuscle_reuse_visual_rows_in_the_midst_of_the_prompt_and_neurons(policy, observation):
@@ -203,7 +215,8 @@ def test_the_caches_of_rmuscle_reuse_visual_rows_in_the_midst_of_the_prompt_and_
         ("flash", "needs a draft, which starts from a PaliGemma layer, and a Groot has none"),
         ("wam_cache", "the 'prefill_rows' seam, which groot does not offer"),
         ("fastv", "the 'prefill_rows' seam, which groot does not offer"),
-        ("dp_cache", "dp_cache keeps step 9, but the policy has 4 steps"),
+        ("dp_cache:keep=0/9", "dp_cache keeps step 9, but the policy has 4 steps: name some of 0 to 3"),
+        ("bac:updates=5", "bac updates at 5 steps, but .* has 4"),
     ],
 )
 def test_what_does_not_apply_is_refused_with_a_reason(policy, spec, reason):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from replan.results import EpisodeRow, Mark, RoundRow, Run, RunIdentity, Store
 from replan.results.addresses import cell_address
+
+sys.path.insert(0, str(Path(__file__).parent))  # so that tests import `chromium` by name
 
 MS = 1_000_000
 

@@ -3,12 +3,15 @@ from __future__ import annotations
 import json
 
 import pytest
+from click.testing import CliRunner
+from replan.eval.commands.compare import compare
 from replan.results import Mark
 from replan.results.compare import NothingToCompare, compare_across, compare_runs
 from replan.results.groups import ManifestMismatch
 from replan.results.leaderboard import board, to_json
 from replan.results.pairs import CodeMismatch
 from replan.results.tables import comparison_text
+from replan.results.thresholds import broken, parse
 
 
 def badges(found):
@@ -175,3 +178,42 @@ def test_the_text_fits_80_columns_and_holds_the_figures(written, make):
     for part in ("speed 6 → 15", "100.0 %", "85.0 %", "-15.0 (p 6.1e-05)", "success → lost", "and 11 more"):
         assert part in " ".join(plain.split()), part
     assert json.loads(json.dumps(to_json(found), allow_nan=False))[0]["paired"]["lost"] == 15
+
+
+@pytest.mark.parametrize(
+    ("condition", "said"),
+    [
+        ("success<-2", "success is -25"),
+        ("success < -25", None),
+        ("success<=-25", "success is -25"),
+        ("lost>1", "lost is 2"),
+        ("lost>=3", None),
+        ("gained<2", "gained is 1"),
+        ("low<-50", "low is -"),
+        ("p<0.05", None),
+    ],
+)
+def test_a_condition_holds_or_does_not(versions, condition, said):
+    found = compare_runs(versions([True, True, True, False]), versions([True, False, False, True]))
+    sentences = broken(found, [parse(condition)])
+    assert len(sentences) == (said is not None) and (said is None or said in sentences[0])
+
+
+def test_what_could_not_be_measured_breaks_a_condition(written, make):
+    old = written(*(make.episode("flash", cell) for cell in range(4)))
+    new = written(make.episode("flash", 0), *(make.error("flash", cell) for cell in range(1, 4)))
+    found = compare_runs(old, new)
+    assert found[0].paired.difference == 0 and broken(found, [parse("success<-2")])
+
+
+@pytest.mark.parametrize("text", ["", "success", "success<", "success=-2", "speed<1", "success<nan", "a success<1"])
+def test_what_is_no_condition_is_refused(text):
+    with pytest.raises(ValueError, match="is no condition; write one of success, low"):
+        parse(text)
+
+
+def test_the_command_ends_with_1_where_a_condition_holds(versions):
+    runs = [str(versions(won).path.parent) for won in ([True] * 4, [True, False, True, True])]
+    ended = [CliRunner().invoke(compare, [*runs, "--fail-if", condition]) for condition in ("lost>0", "lost>1")]
+    assert [getattr(each.exception, "exit_code", 0) for each in ended] == [1, 0]
+    assert ended[0].exception.result["failed"] == ["flash on conveyor: lost is 1"]

@@ -68,6 +68,16 @@ def test_an_idle_method_and_one_that_raises_fail(written, make):
     assert outcomes(gate(written(*episodes(make, "dense"), *raised), None, Limits(0.1)))["failures"] == Outcome.FAIL
 
 
+def test_a_method_without_counters_must_come_out_otherwise_than_dense(written, make):
+    rows = [*episodes(make, "dense"), *episodes(make, "theirs")]
+    idle = [make.episode("theirs", cell, trajectory_hash=f"trajectory-{cell}-dense") for cell in range(45)]
+    acted, did_not = gate(written(*rows), None, Limits(0.1)), gate(written(*rows[:45], *idle), None, Limits(0.1))
+    assert outcomes(acted)["counters"] == acted.outcome == Outcome.PASS
+    assert outcomes(did_not)["counters"] == did_not.outcome == Outcome.INSUFFICIENT
+    later = gate(written(*episodes(make, "dense", ms=51), *idle), written(*rows), Limits(0.1))
+    assert outcomes(later)["counters"] == Outcome.INSUFFICIENT
+
+
 def test_what_could_not_be_measured_counts_as_lost_and_is_said(written, make):
     flash = [*episodes(make, "flash", cells=40), *(make.error("flash", cell) for cell in range(40, 45))]
     result = gate(written(*episodes(make, "dense"), *flash), None, Limits(0.1))
@@ -156,5 +166,5 @@ def test_reports_say_the_outcome_and_junit_counts_no_open_check_as_passed(writte
     assert text(result).splitlines()[-1] == "FAIL"
     assert "### replan gate: FAIL" in markdown(result) and "a\\|b" in markdown(result)
     suite = ElementTree.fromstring(junit(result))
-    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("4", "1", "1")
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("6", "1", "1")
     json.dumps([check._asdict() for check in result.checks])

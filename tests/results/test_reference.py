@@ -15,7 +15,7 @@ from replan.results.tables import text
 REFERENCE = Path(replan.results.__file__).with_name("reference")
 OLDER = Path(__file__).with_name("older")  # reference rows of 2026-11-30, as they were committed then
 # What the board of the commit before schema version 3 said of each directory.
-NEW_BADGES = {"code not recorded", "part active", "loss not excluded", "cold rounds"}
+NEW_BADGES = {"code not recorded", "part active", "loss not excluded", "cold rounds", "published latency"}
 FIGURES = json.loads(Path(__file__).with_name("reference_figures.json").read_text())
 
 

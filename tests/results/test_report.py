@@ -90,25 +90,24 @@ def test_the_page_shows_what_was_run_and_what_came_out(flash_run):
 
 def test_the_page_loads_nothing(flash_run):
     source = render([flash_run])
-    assert not re.search(r"https?:|//[a-z]|@import|<script|<link|src=", source)
-    assert all(found.startswith(("'#", '"#', "#")) for found in re.findall(r"url\(([^)]*)", source))
+    assert not re.search(r"https?:|url\((?!#)|@import|<link|src=", source)
     assert all(href.startswith("#") for href in re.findall(r'href="([^"]*)"', source))
 
 
 def test_plots_follow_the_page_colours(flash_run):
     source = render([flash_run])
     drawings = "".join(re.findall(r"<svg.*?</svg>", source, flags=re.DOTALL))
-    assert "var(--c0)" in drawings and "var(--ink)" in drawings
+    assert re.search(r"var\(--c\d+\)", drawings) and "var(--ink)" in drawings
     assert not re.search(r"#0[1-5]0[0-9a-f]{3}", drawings)
     used = set(re.findall(r"var\((--\w+)\)", drawings))
-    light, dark = re.findall(r":root \{(.*?)\}", source, flags=re.DOTALL)
+    light, dark, *_ = re.findall(r":root \{(.*?)\}", source, flags=re.DOTALL)
     for name in used:
         assert f"{name}:" in light and f"{name}:" in dark
 
 
 def test_figures_appear_where_there_is_something_to_draw(written, make, flash_run):
     full = Page(render([flash_run])).titles()
-    assert full == ["Success", "Latency by route", "Success against speed-up", "Action error"]
+    assert full == ["Kept success against time", "Success", "Latency by route", "Action error"]
     assert Page(render([written(make.episode("dense"))])).titles() == ["Success", "Latency by route"]
     assert Page(render([written(make.episode("dense", rounds=()))])).titles() == ["Success"]
     assert Page(render([written(make.error("dense"))])).titles() == []
@@ -152,7 +151,7 @@ def test_names_are_escaped(written, make):
     name = "<b>$x$ & </b>"
     episodes = [make.episode("dense"), make.episode(name, success=False, outcome="<i>lost")]
     source = render([written(*episodes)], title="<script>alert(1)</script>")
-    assert "<script" not in source and "<b>$" not in source and "<i>" not in source
+    assert "<script>alert" not in source and "<b>$" not in source and "<i>lost" not in source
     page = Page(source)
     assert name in page.text and not page.broken
 
@@ -184,7 +183,7 @@ def test_a_page_of_several_suites_says_which_mark_is_about_which(written, make):
     assert "CPU" in head and "tiny model" not in head and "uncommitted" not in head
     assert "tiny model trained here" in first and "stand-in" not in first and "uncommitted" not in first
     assert "tiny model" not in second and "uncommitted changes" in second
-    assert '<span class="badge">stand-in assets</span>' in second and "another robot and other objects" in second
+    assert re.search(r'class="badge"[^>]*>stand-in assets</a>', second) and "another robot and other objects" in second
     assert "2 episodes, 1 methods on conveyor, robotwin" in re.sub(r"\s+", " ", page.text)
 
 
@@ -194,7 +193,7 @@ def test_acceptance_by_position_is_on_the_page_where_something_was_drafted(writt
     drafted = written(make.episode("flash", rounds=(make.round(0, accepted=3), make.round(1, accepted=1))))
     assert not Page(render([drafted])).broken
     section = render([drafted]).partition(summary)[2].partition("</details>")[0]
-    assert re.findall(r"<td>(\d+ %)</td>", section) == ["100 %", "50 %", "50 %", *["0 %"] * 7]
+    assert re.findall(r">(\d+ %)<", section) == ["100 %", "50 %", "50 %", *["0 %"] * 7]
 
 
 def test_an_empty_run_makes_a_page(written):
@@ -220,7 +219,8 @@ def test_the_frontier_keeps_what_nothing_beats():
 def test_an_idle_method_has_no_rank_and_what_was_not_timed_together_no_speed_up_on_the_page(written, make):
     run = make.run(activity_counters={"idle": ("used",)})
     source = render([written(make.episode("dense"), make.episode("idle"), run=run)])
-    assert '<td class="name">idle</td><td>–</td>' in re.sub(r"\n", "", source)
+    (line,) = [line for line in re.findall(r"<tr.*?</tr>", source, re.DOTALL) if ">idle<" in line and "verdict" in line]
+    assert re.search(r'data-label="rank"[^>]*><b><span class="keep">–<', line)
     assert "<dt>rank</dt><dd>by speed-up per action" in source and "excludes a loss of 10 points" in re.sub(
         r"\s+", " ", source
     )

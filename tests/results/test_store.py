@@ -57,14 +57,41 @@ def test_every_field_of_the_schema_is_kept(written, make):
     row = make.episode("flash", 7, False, seed=8, clock="realtime", latency="fixed:9ms", outcome="time", **values)
     where = dict(dtype="bfloat16", device="H200", machine="m", session=1)
     row = dataclasses.replace(row, success_at_end=True, failure="no action", code={"suite": "5"}, weights="w", **where)
-    own = [field for field in dataclasses.fields(EpisodeRow) if field.name != "error"]  # which a measured row has not
-    assert all(getattr(row, field.name) != field.default for field in own)
+    kept = [field for field in dataclasses.fields(EpisodeRow) if field.name != "actions"]  # which are read one by one
+    assert all(getattr(row, field.name) != field.default for field in kept if field.name != "error")
     error = make.error("flash", 8, error="hung", retries=1, session=1)
 
     read = written(row, error).episodes()
 
-    for field in dataclasses.fields(EpisodeRow):
+    for field in kept:
         assert [getattr(each, field.name) for each in read] == [getattr(each, field.name) for each in (row, error)]
+
+
+def test_actions_are_kept_beside_the_rows_and_leave_with_them(tmp_path, make):
+    row, error = make.episode(actions=b"\0\1\2\3"), make.error("flash", actions=b"\4")
+    with Store.start(tmp_path, make.run()) as store:
+        for each in (row, error, make.episode(cell=1)):
+            store.add(each)
+        store.add(make.episode("flash", actions=b"\5"))  # takes the error's place
+    with Store.open(tmp_path) as reader:
+        kept = {(each.method, each.init_state): reader.actions(each.key) for each in reader.episodes()}
+        assert kept == {("dense", 0): b"\0\1\2\3", ("dense", 1): b"", ("flash", 0): b"\5"}
+        assert all(each.actions == b"" for each in reader.episodes())
+
+
+def test_an_older_run_kept_no_actions_and_goes_on_to_keep_them(tmp_path, make):
+    begin(tmp_path, make, make.run())
+    with sqlite3.connect(tmp_path / FILE) as connection:  # as version 5 wrote it
+        connection.execute("DROP TABLE actions")
+        connection.execute("PRAGMA user_version = 5")
+    connection.close()
+    with Store.open(tmp_path) as reader:
+        (row,) = reader.episodes()
+        assert reader.actions(row.key) == b""
+    new = make.episode("flash", actions=b"\1")
+    with Store.start(tmp_path, make.run()) as store:
+        store.add(new)
+        assert store.actions(new.key) == b"\1"
 
 
 def test_the_run_comes_back_as_it_was_written(written, make):
@@ -432,6 +459,7 @@ def test_which_start_measured_an_older_episode_is_known_where_there_was_one(tmp_
     for starts, session in ((1, 1), (2, 0)):
         begin(tmp_path / str(starts), make, make.run())
         with sqlite3.connect(tmp_path / str(starts) / FILE) as connection:  # as version 4 wrote it
+            connection.execute("DROP TABLE actions")
             connection.execute("ALTER TABLE episodes DROP COLUMN session")
             connection.executemany("INSERT INTO runs (run) SELECT run FROM runs WHERE id = ?", [(1,)] * (starts - 1))
             connection.execute("PRAGMA user_version = 4")
@@ -453,6 +481,7 @@ def test_what_was_wrong_with_an_action_was_called_an_error_once(tmp_path, make):
         for column in ("failure", "dtype", "device", "machine", "code", "weights", "session"):
             connection.execute(f"ALTER TABLE episodes DROP COLUMN {column}")
         connection.execute("ALTER TABLE rounds DROP COLUMN drafted")
+        connection.execute("DROP TABLE actions")
         connection.execute("UPDATE episodes SET success = 0, error = 'not finite', outcome = 'invalid action'")
         hardware = {"accelerator": "H200"}
         old = {"spec": {"seed": 0, "must_move": {"a": ["b"]}}, "hardware": hardware, "marks": ["x: y"], "command": "c"}

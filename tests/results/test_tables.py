@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from replan.results.escaping import counted
 from replan.results.leaderboard import board
 from replan.results.schema import Mark
 from replan.results.tables import markdown, milliseconds, percent, tables, text
@@ -137,12 +138,12 @@ def test_success_by_task_is_a_table_of_its_own_and_a_note_names_the_worst(writte
         return [make.episode(method, i, (task, i) not in lost, task=task) for task in ("lift", "stack") for i in (0, 1)]
 
     found = board([written(*episodes("dense", {("lift", 0)}), *episodes("flash", {("stack", 0), ("stack", 1)}))])
-    ((*_, tasks, _),) = tables(found)
+    ((*_, tasks, _, _),) = tables(found)
     assert tasks.columns == ["task", "dense", "flash"]
     assert tasks.cells == [["lift", "50.0 %\nn 2", "100.0 %\nn 2"], ["stack", "100.0 %\nn 2", "0.0 %\nn 2"]]
     assert "Worst task: dense lift (50.0 % of 2), flash stack (0.0 % of 2)" in " ".join(text(found).split())
     assert "Success by task" in markdown(found)
-    ((*_, tasks, _),) = tables(board([written(make.episode("dense"))]))
+    ((*_, tasks, _, _),) = tables(board([written(make.episode("dense"))]))
     assert tasks is None
 
 
@@ -237,3 +238,31 @@ def test_milliseconds_keep_about_three_digits(ns, shown):
 
 def test_percent_of_nothing_is_a_dash():
     assert percent(math.nan) == "–" and percent(0.125) == "12.5 %"
+
+
+def test_long_paths_are_cut_to_the_file_where_the_names_stay_different(written, make):
+    far = "/home/somebody/with/a/long/name/libraries"
+    names = [
+        f"rmuscle:library={far}/one.library:width=2",
+        f"nirvana:library={far}/a",
+        f"nirvana:library={far}/b/a",
+    ]
+    numbers = "flash:tau=0.80/0.85/0.90/0.925/0.95/0.99"
+    rows = [make.episode(method, cell) for method in ("dense", *names, numbers) for cell in range(9)]
+    shown = {line[0] for line in tables(board([written(*rows)]))[0].methods.cells}
+    assert shown == {"dense", "rmuscle:library=.../one.library:width=2", *names[1:], numbers}
+
+
+def test_one_is_no_plural():
+    assert [counted(number, "round") for number in (0, 1, 2)] == ["0 rounds", "1 round", "2 rounds"]
+
+
+def test_an_action_error_says_of_how_many_rounds_it_is(written, make):
+    rounds = (make.round(0, action_error=0.03), make.round(1))
+    flash = [make.episode("flash", number, rounds=rounds) for number in range(9)]
+    found = board([written(*(make.episode("dense", number) for number in range(9)), *flash)])
+    (suite,) = tables(found)
+    errors = {line[0]: line[suite.methods.columns.index("action\nerror")] for line in suite.methods.cells}
+    assert errors == {"dense": "–", "flash": "0.03\nn 9"} and "Action error: from n rounds" in " ".join(
+        text(found).split()
+    )
