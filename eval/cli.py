@@ -127,6 +127,8 @@ def _run(arguments: list[str]) -> tuple[int, dict[str, Any]]:
         error.show(text)  # with the usage
         return _failed(error, error.exit_code, error.format_message(), text.getvalue().rstrip())
     except click.Abort as error:
+        if isinstance(error.__cause__, EOFError):  # which click takes for Ctrl-D, and no command asks for input
+            return _fault(error.__cause__)
         code, what = (143, "terminated") if isinstance(error.__cause__, Terminated) else (130, "interrupted")
         return _failed(error, code, what, f"{what}; the same command resumes")
     except CommandFailed as error:
@@ -146,9 +148,14 @@ def _run(arguments: list[str]) -> tuple[int, dict[str, Any]]:
         if isinstance(error, OSError) and (error.filename is not None or error.errno in DISK):
             place = f"{str(error.filename)[:200]!r}: " if error.filename is not None else ""
             return _failed(error, 2 if is_wrong_path(error) else 4, f"{place}{error.strerror}")
-        with suppress(OSError):
-            traceback.print_exc()
-        return 1, _error_json(error, str(error))
+        return _fault(error)
+
+
+def _fault(error: BaseException) -> tuple[int, dict[str, Any]]:
+    """Shows where in the code an error comes from, since nobody expected it; returns as ``_failed`` does."""
+    with suppress(OSError):
+        traceback.print_exception(error)
+    return 1, _error_json(error, str(error))
 
 
 def _failed(error: Exception, code: int, message: str = "", shown: str = "") -> tuple[int, dict[str, Any]]:
@@ -164,7 +171,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
 
 
-def _error_json(error: Exception, message: str) -> dict[str, Any]:
+def _error_json(error: BaseException, message: str) -> dict[str, Any]:
     return {"error": message, "kind": type(error).__name__}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import pkgutil
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -21,7 +22,7 @@ from tqdm import tqdm
 
 from ..envs.demonstrations import TRAINING_SEED, Behaviour, Episode, cameras_restored
 from ..policies.call import call_policy
-from ..policies.checkpoint import files_hash
+from ..policies.checkpoint import about, files_hash
 from ..policies.policy import load_policy, open_policy
 from ..policies.processing import views
 from ..policies.seams import Methods
@@ -130,8 +131,12 @@ def collect_all(requests: list[Request], workers: int) -> dict[str, float]:
     missing = [request for request in requests if not request.out.is_dir()]
     for request in requests:
         if request in missing:
+            if os.path.lexists(request.out):  # the recording would be lost when it is finished
+                raise ValueError(f"{request.out} exists and is no folder; choose another --out")
             continue
-        origin, stored = _origin(request), json.loads((request.out / ORIGIN).read_text())
+        origin, note = _origin(request), (request.out / ORIGIN).read_bytes()
+        with about(request.out / ORIGIN):
+            stored = dict(json.loads(note))
         if changed := sorted(name for name in origin if stored.get(name) != origin[name]):
             raise ValueError(f"{request.out} was recorded with other {', '.join(changed)}; choose another folder")
     context = multiprocessing.get_context("spawn")

@@ -7,6 +7,7 @@ import math
 import time  # noqa: TID251 - what an agent does in idle time is measured here
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -436,7 +437,7 @@ def _next_round(agent: Agent, observation: Any) -> Round:
         NoRound: It does not.
     """
     for _ in range(WARMUP_ACTS):
-        agent.act(observation)
+        agent.act(deepcopy(observation))  # one that writes into it must not change the episode that begins with it
         if agent.round is not None:
             return agent.round
     raise NoRound(f"the agent made no round in {WARMUP_ACTS} acts; set `round` in act() when the policy is called")

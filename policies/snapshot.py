@@ -1,7 +1,7 @@
 """What a loaded policy is, written down: agents share one, so that none of them may leave it changed.
 
 Parameters and buffers are compared by content, everything else that could make it act in another way by value or
-identity: hooks, attributes, methods of its classes, functions of the package, global settings of torch. Private
+identity: hooks, attributes, methods of its classes, functions of the package and of torch, global settings. Private
 attributes of a family's own are its caches (see :class:`.modulated.Modulated`) and may change.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import math
 import sys
-from collections.abc import Iterator, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.d
 OWN = frozenset(vars(nn.Module()))  # private names of every module, such as those of hooks
 BY_CONTENT = ("_parameters", "_buffers")  # listed by name instead, so that a shared one is read once
 PACKAGE = __package__ or __name__
+SHARED = (torch.__name__, F.__name__)  # modules of others whose functions layers call
 MODULE = "a module"
 # torch.compile puts these names into modules whose code it traces, and counts the modules that are made.
 COMPILED = ("__compiled_fn_", "__resume_at_")
@@ -38,7 +39,7 @@ Snapshot = Mapping[str, Any]
 def snapshot(policy: Policy) -> Snapshot:
     """Returns what decides how a policy acts. It reads all weights once, at the speed of memory."""
     parts: dict[str, Any] = {}
-    classes: dict[type, None] = {}
+    classes: dict[type, None] = dict.fromkeys(Tensor.__mro__)
     for name, tensor in (*policy.model.named_parameters("model"), *policy.model.named_buffers("model")):
         parts[name] = _content(tensor)
     for name, module in policy.model.named_modules(prefix="model"):
@@ -50,9 +51,14 @@ def snapshot(policy: Policy) -> Snapshot:
         if each is not object:
             parts.update(_functions(f"{each.__module__}.{each.__qualname__}", vars(each)))
     for name in sorted(sys.modules):
-        if name.startswith(f"{PACKAGE}.") or name == F.__name__:
-            parts.update({name: MODULE, **dict(_functions(name, vars(sys.modules[name])))})
-    parts.update(_torch())
+        if name.startswith(f"{PACKAGE}.") or name in SHARED:
+            names = vars(sys.modules[name])
+            parts.update({name: MODULE, **dict(_functions(name, names))})
+            parts.update((f"{name}.{key}", repr(value)) for key, value in names.items() if _is_constant(key, value))
+    parts.update({name: _setting(read) for name, read in SETTINGS.items()})
+    for name, value in vars(torch_module).items():
+        if name.startswith("_global_"):
+            parts.update(_values(f"torch.nn.modules.module.{name}", value))
     return parts
 
 
@@ -120,14 +126,35 @@ def _functions(name: str, namespace: Mapping[str, Any]) -> Iterator[tuple[str, A
             yield f"{name}.{key}()", id(value)
 
 
-def _torch() -> Iterator[tuple[str, Any]]:
-    """Yields settings of torch that all models of a process share."""
-    yield "torch.get_default_dtype", torch.get_default_dtype()
-    yield "torch.get_num_threads", torch.get_num_threads()
-    yield "torch.get_float32_matmul_precision", torch.get_float32_matmul_precision()
-    yield "torch.are_deterministic_algorithms_enabled", torch.are_deterministic_algorithms_enabled()
-    for name in ("allow_tf32", "enabled", "benchmark", "deterministic"):
-        yield f"torch.backends.cudnn.{name}", getattr(torch.backends.cudnn, name)
-    for name, value in vars(torch_module).items():
-        if name.startswith("_global_"):
-            yield from _values(f"torch.nn.modules.module.{name}", value)
+def _is_constant(name: str, value: Any) -> bool:
+    return name.isupper() and isinstance(value, PLAIN)
+
+
+def _setting(read: Callable[[], Any]) -> Any:
+    """Returns a setting, or why it cannot be read: torch refuses where its old and its new spelling contradict."""
+    try:
+        return read()
+    except Exception as error:
+        return str(error)
+
+
+SETTINGS: dict[str, Callable[[], Any]] = {
+    "torch.get_default_dtype": torch.get_default_dtype,
+    "torch.get_default_device": lambda: str(torch.get_default_device()),
+    "torch.get_num_threads": torch.get_num_threads,
+    "torch.get_float32_matmul_precision": torch.get_float32_matmul_precision,
+    "torch.are_deterministic_algorithms_enabled": torch.are_deterministic_algorithms_enabled,
+    "torch.set_flush_denormal": lambda: bool(torch.tensor(1e-310, dtype=torch.float64) * 1 == 0),  # it can only be seen
+    **{f"torch.is_autocast_enabled({kind!r})": partial(torch.is_autocast_enabled, kind) for kind in ("cpu", "cuda")},
+    **{
+        f"torch.backends.cudnn.{name}": partial(getattr, torch.backends.cudnn, name)
+        for name in ("allow_tf32", "enabled", "benchmark", "deterministic")
+    },
+    "torch.backends.mkldnn.enabled": lambda: torch.backends.mkldnn.enabled,
+    **{
+        f"torch.backends.cuda.{name}": getattr(torch.backends.cuda, name)
+        for name in ("flash_sdp_enabled", "mem_efficient_sdp_enabled", "math_sdp_enabled", "cudnn_sdp_enabled")
+    },
+    "numpy.geterr": lambda: repr(np.geterr()),
+}
+"""Settings that everything in a process shares."""

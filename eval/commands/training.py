@@ -10,6 +10,8 @@ import click
 from ..spec import BadInput
 from . import FiniteRange, json_option, named
 
+LARGEST_SEED = 2**63 - 1  # that torch takes
+
 
 @click.command()
 @click.argument("folders", nargs=-1, required=True, metavar="FOLDER...")
@@ -17,7 +19,9 @@ from . import FiniteRange, json_option, named
 @click.option("--batch", type=click.IntRange(min=1), default=48, show_default=True, help="Frames per step.")
 @click.option("--rate", type=FiniteRange(min=0, min_open=True), default=1e-3, show_default=True, help="Learning rate.")
 @click.option("--warmup", type=click.IntRange(min=1), default=150, show_default=True, help="Steps until the full rate.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything random.")
+@click.option(
+    "--seed", type=click.IntRange(0, LARGEST_SEED), default=0, show_default=True, help="Seed of everything random."
+)
 @click.option(
     "--family", metavar="KIND", default="pi0", show_default=True, help="Family of the model, without --start."
 )
@@ -78,7 +82,9 @@ def train(
     show_default=True,
     help="Largest number of observations used.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything random.")
+@click.option(
+    "--seed", type=click.IntRange(0, LARGEST_SEED), default=0, show_default=True, help="Seed of everything random."
+)
 @json_option
 def train_draft(folders: tuple[str, ...], policy: str, epochs: int, frames: int, seed: int) -> dict[str, Any]:
     """Train FLASH's draft for a policy on recorded observations. It is written next to the policy."""

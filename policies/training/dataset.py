@@ -48,11 +48,23 @@ class Dataset:
             held_out: Which of the two to keep.
 
         Raises:
-            ValueError: The policy sees other images than were recorded.
+            ValueError: The policy sees other images than were recorded, recordings have other channels than each other
+                or the policy, or there is no episode to keep.
         """
         parts = [Frames.load(folder) for folder in folders]
+        widths = {(part.state.shape[1], *part.actions.shape[1:]) for part in parts}
+        if len(widths) > 1:
+            raise ValueError(
+                f"the recordings differ in channels of the state, actions per chunk and channels of an action: "
+                f"{' and '.join(map(str, sorted(widths)))}; train on those of one suite"
+            )
         ranks = [np.unique(part.episode, return_inverse=True)[1] for part in parts]
         keep = [np.flatnonzero((rank % HELD_OUT == 0) == held_out) for rank in ranks]
+        if not sum(map(len, keep)):
+            raise ValueError(
+                f"{', '.join(map(str, folders))}: every {HELD_OUT}th episode is held out, the first one always, and "
+                "there is no other; record 2 or more"
+            )
         self.images = [part.images for part in parts]
         self.where = np.concatenate([np.stack([np.full(len(k), n), k], 1) for n, k in enumerate(keep)])
         self.state = torch.from_numpy(np.concatenate([part.state[k] for part, k in zip(parts, keep, strict=True)]))
@@ -70,6 +82,9 @@ class Dataset:
                     f"the recordings have {', '.join(seen.cameras)} at {seen.image_size} pixels, and the policy sees "
                     f"{', '.join(wanted.cameras)} at {wanted.image_size}{', mirrored' if wanted.mirror else ''}"
                 )
+        channels = self.state.shape[1], self.actions.shape[2]
+        if channels != (known := (len(self.processor.state_mean), len(self.processor.action_mean))):
+            raise ValueError(f"the recordings have {channels} channels of state and action, and the policy {known}")
         self.actions = self.processor.normalise_actions(self.actions, self.state[:, None])
         self.state = self.processor.normalise_state(self.state)
         prompts = [self.processor.prompt(str(each), state) for each, state in zip(text, self.state, strict=True)]

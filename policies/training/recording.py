@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from ...files import write_file
-from ..checkpoint import from_plain
+from ..checkpoint import about, from_plain
+from ..weights import CheckpointError
 
 ORIGIN = "origin.json"
+CONVENTIONS = "conventions.json"
 ARRAYS = ("images", "state", "instruction", "actions", "episode")
 
 
@@ -81,7 +83,7 @@ class Frames:
         partial.mkdir(parents=True, exist_ok=True)
         for name in ARRAYS:
             _save(partial / f"{name}.npy", getattr(self, name))
-        write_file(partial / "conventions.json", json.dumps(asdict(self.conventions), indent=1))
+        write_file(partial / CONVENTIONS, json.dumps(asdict(self.conventions), indent=1))
         write_file(partial / ORIGIN, json.dumps(origin, indent=1))
         partial.rename(path)
 
@@ -90,12 +92,54 @@ class Frames:
         """Maps the arrays of a folder into memory.
 
         Raises:
-            FileNotFoundError: A file is missing.
+            OSError: A file is missing, or cannot be read.
+            CheckpointError: A file is damaged, or an array is of another type or shape than this class says, or a
+                number in it is not finite.
         """
-        plain = json.loads((path / "conventions.json").read_text())
-        conventions = from_plain(Conventions, plain)
-        arrays = {name: np.load(path / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
-        return Frames(**arrays, conventions=conventions)
+        plain = (path / CONVENTIONS).read_bytes()
+        with about(path / CONVENTIONS):
+            conventions = from_plain(Conventions, json.loads(plain))
+        frames = Frames(**{name: _load(path / f"{name}.npy") for name in ARRAYS}, conventions=conventions)
+        with about(path):
+            frames._check()
+        return frames
+
+    def _check(self) -> None:
+        """Refuses arrays that do not belong together: trained on, they would give a policy of nothing.
+
+        Raises:
+            ValueError: An array is of another type or shape, or a number is not finite.
+        """
+        count, side = len(np.atleast_1d(self.episode)), self.conventions.image_size
+        for name, kind, shape in (
+            ("images", "uint8", (count, len(self.conventions.cameras), side, side, 3)),
+            ("state", "float32", (count, "state_dim")),
+            ("instruction", "str", (count,)),
+            ("actions", "float32", (count, "horizon", "action_dim")),
+            ("episode", "int64", (count,)),
+        ):
+            array: np.ndarray = getattr(self, name)
+            fits = len(array.shape) == len(shape) and all(
+                found == wanted or isinstance(wanted, str) for found, wanted in zip(array.shape, shape, strict=True)
+            )
+            if not fits or not array.size or (array.dtype.kind != "U" if kind == "str" else array.dtype != kind):
+                wanted = ", ".join(map(str, shape))
+                raise ValueError(f"{name} must be {kind} [{wanted}], got {array.dtype} {list(array.shape)}")
+            if kind == "float32" and not np.isfinite(array).all():
+                raise ValueError(f"{name} has numbers that are not finite; record it again")
+
+
+def _load(path: Path) -> np.ndarray:
+    """Maps an array into memory.
+
+    Raises:
+        OSError: It cannot be read.
+        CheckpointError: It is no array.
+    """
+    try:
+        return np.load(path, mmap_mode="r")
+    except (ValueError, EOFError) as error:
+        raise CheckpointError(f"{path} is damaged ({error}); record it again") from error
 
 
 def _save(path: Path, array: np.ndarray) -> None:

@@ -26,6 +26,7 @@ from ..families import Family, family, size
 from ..initial import initialise
 from ..model import FlowModel, Inputs
 from ..policy import IN_FOLDER
+from ..weights import open_safetensors
 from .dataset import Dataset, Unmeasured, learn_words
 from .recording import Frames
 
@@ -99,17 +100,27 @@ def train(folders: list[Path], out: Path, recipe: Recipe, start: Path | None = N
         workers: Processes.
 
     Raises:
-        ValueError: Recordings, recipe and ``start`` do not go together, or the run folder holds another training.
+        ValueError: Recordings, recipe and ``start`` do not go together, or the run folder holds another training, or
+            one that is damaged.
     """
-    _beginning(folders, recipe, start)  # here, where its errors are sentences, and before anything is written
+    if recipe.batch % workers:
+        raise ValueError(f"{workers} processes cannot share a batch of {recipe.batch} frames equally; choose others")
+    _, config, data, _ = _beginning(folders, recipe, start)  # here its errors are sentences
+    if (length := data.actions.shape[1]) != config.horizon:
+        raise ValueError(f"the recordings have chunks of {length} actions, and the model of {config.horizon}")
     out.mkdir(parents=True, exist_ok=True)
     plan = {**asdict(recipe), "data": [str(folder) for folder in folders], "start": str(start), "workers": workers}
     note = out / "recipe.json"
-    if note.exists() and (before := json.loads(note.read_text())) != plan:
+    with checkpoint.about(note):
+        before = json.loads(note.read_bytes()) if note.exists() else plan
+    if before != plan:
         changed = sorted(key for key in plan if before.get(key) != plan[key])
         raise ValueError(
             f"{out} holds a training with other {', '.join(changed)}; choose another folder or the same values"
         )
+    if (out / STATE).exists():
+        with open_safetensors(out / STATE):  # raises where it is cut short
+            pass
     write_file(note, json.dumps(plan, indent=1))
     rendezvous = out / "rendezvous"
     rendezvous.unlink(missing_ok=True)

@@ -474,3 +474,14 @@ def test_threads_are_one_unless_the_user_says_otherwise(replan, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     replan("envs")
     assert os.environ["OMP_NUM_THREADS"] == "3"
+
+
+def test_a_file_that_ends_too_early_is_no_interrupt(monkeypatch, capsys):
+    def ends(*_, **__):
+        raise EOFError("No data left in file")
+
+    monkeypatch.setattr("replan.policies.policy.open_policy", ends)
+    with pytest.raises(SystemExit) as left:
+        main(["policy", "inspect", "pi0-tiny"])
+    assert left.value.code == 1
+    assert "EOFError: No data left in file" in capsys.readouterr().err

@@ -100,6 +100,13 @@ def test_a_policy_can_act_while_the_expert_labels(policy_file, tmp_path):
     assert not np.array_equal(driven.state[:shared], own.state[:shared])
 
 
+def test_a_file_where_the_recording_should_be_is_refused_before_anything_is_played(recording, tmp_path):
+    (tmp_path / "dog-red").write_text("")
+    request = Request("unused", BELT, "unused", "dog-red", 0, tmp_path / "dog-red", 1, seed=0, horizon=16)
+    with pytest.raises(ValueError, match="exists and is no folder"):
+        collect_all([request], 1)
+
+
 def test_tasks_share_the_episodes_as_in_an_evaluation():
     assert shared(10, ["a", "b", "c", "d"]) == {"a": 3, "b": 3, "c": 2, "d": 2}
     assert shared(2, ["a", "b", "c"]) == {"a": 1, "b": 1}

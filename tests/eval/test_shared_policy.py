@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 import torch
 from play import play
@@ -12,8 +13,9 @@ from replan.eval.evaluate import make_plan
 from replan.eval.registry import MethodInfo, Registry
 from replan.eval.spec import BadInput, make_spec
 from replan.eval.worker import Worker
-from replan.policies import gemma
+from replan.policies import gemma, processing
 from replan.policies.agent import ChunkAgent
+from replan.policies.planner import PlannerAgent
 from replan.policies.policy import load_policy
 from replan.policies.seams import Method
 from replan.policies.snapshot import changes, snapshot
@@ -85,6 +87,74 @@ def test_a_function_that_is_replaced_for_everybody_is_seen(monkeypatch, place, n
     assert changes(before, snapshot(policy)) == []
 
 
+def autocast():
+    torch.set_autocast_enabled("cpu", True)
+
+
+def another_device():
+    torch.set_default_device("meta")
+
+
+def no_mkldnn():
+    torch.backends.mkldnn.enabled = False
+
+
+def another_attention():
+    torch.backends.cuda.enable_flash_sdp(False)
+
+
+def no_denormals():
+    torch.set_flush_denormal(True)
+
+
+def new_spelling_of_a_precision():  # of which torch does not tell the old one any more
+    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+
+
+def numpy_that_raises():
+    np.seterr(all="raise")
+
+
+@pytest.fixture
+def restored():
+    errors, precision = np.geterr(), torch.backends.mkldnn.matmul.fp32_precision
+    yield
+    np.seterr(**errors)
+    torch.backends.mkldnn.matmul.fp32_precision = precision
+    torch.set_autocast_enabled("cpu", False)
+    torch.set_default_device(None)
+    torch.backends.mkldnn.enabled = True
+    torch.backends.cuda.enable_flash_sdp(True)
+    torch.set_flush_denormal(False)
+
+
+SETTINGS = {
+    autocast: "torch.is_autocast_enabled('cpu')",
+    another_device: "torch.get_default_device",
+    no_mkldnn: "torch.backends.mkldnn.enabled",
+    another_attention: "torch.backends.cuda.flash_sdp_enabled",
+    no_denormals: "torch.set_flush_denormal",
+    new_spelling_of_a_precision: "torch.get_float32_matmul_precision",
+    numpy_that_raises: "numpy.geterr",
+}
+
+
+@pytest.mark.parametrize("way", SETTINGS, ids=lambda way: way.__name__)
+def test_a_setting_of_the_process_that_is_left_changed_is_seen_and_named(restored, way):
+    policy = load_policy("pi0-tiny")
+    before = snapshot(policy)
+    way()
+    assert SETTINGS[way] in changes(before, snapshot(policy))
+
+
+def test_a_constant_and_a_function_of_torch_that_are_replaced_are_seen(monkeypatch):
+    policy = load_policy("pi0-tiny")
+    before = snapshot(policy)
+    monkeypatch.setattr(processing, "MOST_ENLARGED", 9)
+    monkeypatch.setattr(torch, "rsqrt", lambda *_: None)
+    assert changes(before, snapshot(policy)) == ["replan.policies.processing.MOST_ENLARGED", "torch.rsqrt()"]
+
+
 class Poison(Method):
     """Changes the shared policy after its own first episode, where its own rows do not show it."""
 
@@ -124,7 +194,20 @@ class Warming(Poison):
         add_to_a_weight(self.policy)
 
 
-KINDS = {"dense": Method, "poison": Poison, "hook": Hooking, "replace": Replacing, "hasty": Hasty, "warming": Warming}
+class Casting(Poison):
+    def way(self, policy):
+        autocast()
+
+
+KINDS = {
+    "cast": Casting,
+    "dense": Method,
+    "poison": Poison,
+    "hook": Hooking,
+    "replace": Replacing,
+    "hasty": Hasty,
+    "warming": Warming,
+}
 
 
 class Poisoned(Registry):
@@ -136,8 +219,8 @@ class Poisoned(Registry):
         return ChunkAgent(self._policies[policy], [KINDS[method]()])
 
 
-def worker_of(*methods):
-    registry = Poisoned()
+def worker_of(*methods, registry=None):
+    registry = registry or Poisoned()
     plain = {"method": ["dense", *methods], "episodes": 1, "set": {"speed": "15"}, "device": "cpu", "out": "unused"}
     prepared = make_plan(make_spec(plain, registry.suites()), registry, command="test", started="2026-01-01")
     return Worker(registry, prepared.spec, prepared.host), prepared.jobs
@@ -150,6 +233,40 @@ def test_a_method_that_leaves_the_shared_policy_changed_has_failed_and_dense_has
     row = worker.play(job)
     assert (row.status, row.success, row.outcome) == ("done", False, "raised")
     assert row.failure.startswith(f"Altered: method {method!r} changed the policy that all methods share: model.")
+
+
+def test_a_method_that_leaves_autocast_on_has_failed(restored):
+    worker, (_, job) = worker_of("cast")
+    row = worker.play(job)
+    assert row.outcome == "raised" and "torch.is_autocast_enabled('cpu')" in row.failure
+
+
+class InPlace:
+    """Normalises the state where it lies."""
+
+    def reset(self, seed):
+        pass
+
+    def plan(self, observation):
+        observation["state"] -= 1
+        return np.full((20, 7), np.sin(observation["state"].sum()))
+
+
+class Writing(Registry):
+    def method(self, spec, policy):
+        return MethodInfo()
+
+    def agent(self, policy, method, dtype, device):
+        return PlannerAgent(InPlace())
+
+
+def test_an_episode_of_a_policy_that_writes_into_observations_does_not_depend_on_being_the_first_of_its_process():
+    first, (dense, job) = worker_of("other", registry=Writing())
+    second, _ = worker_of("other", registry=Writing())
+    second._warm.add((job.policy, job.method))
+    rows = [worker.play(job) for worker in (first, second)]
+    assert [row.failure for row in rows] == [None, None]
+    assert rows[0].trajectory_hash == rows[1].trajectory_hash
 
 
 @pytest.mark.parametrize("method", ["hasty", "warming"])

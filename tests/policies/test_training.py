@@ -239,3 +239,73 @@ def test_a_draft_is_trained_for_a_policy_and_lies_beside_it(recording, trained):
     draft = load_draft(draft_path(path), [path])
     assert error < worse and not draft.training
     assert read_header(draft_path(path)).card["validation_rms"] == error
+
+
+def without_state(frames):
+    frames.state = np.full_like(frames.state, np.nan)
+
+
+def misaligned(frames):
+    frames.state = np.concatenate([frames.state, frames.state])
+
+
+def of_pixels_that_are_no_bytes(frames):
+    frames.images = frames.images.astype(np.float32)
+
+
+def of_double_precision(frames):
+    frames.actions = frames.actions.astype(np.float64)
+
+
+def empty(frames):
+    for name in ("images", "state", "instruction", "actions", "episode"):
+        setattr(frames, name, getattr(frames, name)[:0])
+
+
+def of_another_horizon(frames):
+    frames.actions = frames.actions[:, :5]
+
+
+def of_one_episode(frames):
+    frames.episode = np.zeros_like(frames.episode)
+
+
+REFUSED = {
+    without_state: "state has numbers that are not finite",
+    misaligned: "state must be float32",
+    of_pixels_that_are_no_bytes: "images must be uint8",
+    of_double_precision: "actions must be float32",
+    empty: "images must be uint8",
+    of_another_horizon: "chunks of 5 actions, and the model of 16",
+    of_one_episode: "record 2 or more",
+}
+
+
+@pytest.mark.parametrize("way", REFUSED, ids=lambda way: way.__name__)
+def test_a_recording_that_nothing_can_be_learned_from_is_refused_before_anything_is_written(way, recording, tmp_path):
+    frames = Frames.load(recording)
+    way(frames)
+    frames.save(tmp_path / "other", {})
+    with pytest.raises(ValueError, match=REFUSED[way]):
+        train([tmp_path / "other"], tmp_path / "out", Recipe(steps=1, batch=2), workers=1)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["state.npy", "conventions.json"])
+def test_a_damaged_file_of_a_recording_is_named(name, recording, tmp_path):
+    Frames.load(recording).save(tmp_path / "other", {})
+    (tmp_path / "other" / name).write_bytes(b"")
+    with pytest.raises(ValueError, match=name):
+        Frames.load(tmp_path / "other")
+
+
+def test_a_batch_that_processes_cannot_share_equally_is_refused(recording, tmp_path):
+    with pytest.raises(ValueError, match="2 processes cannot share a batch of 1 frames"):
+        train([recording], tmp_path / "out", Recipe(steps=1, batch=1), workers=2)
+
+
+@pytest.mark.parametrize("name", ["recipe.json", "state.safetensors"])
+def test_a_damaged_file_of_a_training_is_named(name, recording, tmp_path):
+    (tmp_path / name).write_bytes(b"{")
+    with pytest.raises(ValueError, match=name):
+        train([recording], tmp_path, Recipe(steps=1, batch=2), workers=1)
