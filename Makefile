@@ -40,8 +40,11 @@ libraries: setup-suites  ## Build the libraries of executions that rmuscle and n
 	    test -f policies/checkpoints/$${suite#*:}.library/index.sqlite || \
 	    .venv/bin/replan library build --suite $${suite%:*} --out policies/checkpoints/$${suite#*:}.library || exit; done
 
-test: setup  ## Run the tests (PYTEST_ARGS="-m 'not slow'" leaves the long ones out)
-	.venv/bin/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
+test: setup  ## Run the tests (PYTEST_ARGS="-m 'not slow'" leaves more out)
+	.venv/bin/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m "not long" $(PYTEST_ARGS)
+
+test-all: setup  ## Also the long ones: rates of experts, and the same cells over and over (some ten minutes more)
+	.venv/bin/python -m pytest -n $(TEST_WORKERS) --dist loadfile
 
 fuzz: setup  ## Hostile command lines, files and databases: each must end with a sentence (FUZZ_ARGS="--seed 1")
 	.venv/bin/python tools/fuzz.py $(FUZZ_ARGS)
@@ -63,4 +66,4 @@ kernels: setup  ## Compile the GPU kernels for five architectures (no GPU needed
 lock: setup  ## Resolve the newest allowed releases into requirements.lock and the suites' locks
 	tools/lock.sh
 
-.PHONY: help setup setup-suites demo reference libraries test fuzz check kernels lock mutation
+.PHONY: help setup setup-suites demo reference libraries test test-all fuzz check kernels lock mutation

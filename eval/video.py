@@ -78,7 +78,7 @@ def write_video(path: str | Path, courses: Sequence[Course], registry: Registry)
         output_params=["-threads", "1", "-crf", "23", "-movflags", "+faststart"],
     )
     try:
-        unfinished.open("wb").close()  # what cannot be written is an OSError that names the file, and no broken pipe
+        unfinished.touch()  # what cannot be written is an OSError that names the file, and no broken pipe
         writer.send(None)
         for image in itertools.chain([first], images):
             writer.send(image)

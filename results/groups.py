@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from .rounds import RoundTable, gathered
-from .schema import EpisodeRow, Run
+from .schema import BASELINE, EpisodeRow, Run
 from .store import Store
 
-BASELINE = "dense"
 CODE = ("suite", "policy", "method")  # parts of the code that decide an episode
 SAME = attrgetter("suite", "policy", "weights", "method", "clock", "latency", "dtype", "device")
 SHOWN = 6  # hex digits of a digest in a label

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 # Outcomes of episodes that the policy or its method ended by a fault of its own; an environment has others.
+BASELINE = "dense"
 INVALID_ACTION = "invalid action"  # it returned something that is no action
 RAISED = "raised"  # it raised an exception, or took its process down
 TIMEOUT = "timeout"  # it did not return in time

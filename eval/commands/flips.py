@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ...results.groups import BASELINE
+from ...results.schema import BASELINE
 from ..spec import BadInput, unknown
 from . import CommandFailed, check_output, json_option, named, show
 

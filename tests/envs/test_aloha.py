@@ -49,6 +49,7 @@ def test_the_expert_hands_the_cube_over_and_passes_through_all_stages(env):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_experts_rate_over_50_cells(env):
     assert [run_expert(env, i)[0] for i in range(50)].count("success") >= 45
 

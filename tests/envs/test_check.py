@@ -9,10 +9,8 @@ from replan.envs.check import BrokenContract, check_suite
 
 # One suite per environment class; LIBERO builds simulators and RoboTwin renders in software, which takes long.
 CLASSES = {suite.entry_point: name for name, suite in SUITES.items()}
-BUILT_IN = [
-    pytest.param(name, marks=pytest.mark.slow if name.startswith(("libero", "robotwin")) else ())
-    for name in CLASSES.values()
-]
+MARKS = {"libero_90": (pytest.mark.slow, pytest.mark.long), "robotwin": (pytest.mark.slow, pytest.mark.long)}
+BUILT_IN = [pytest.param(name, marks=MARKS.get(name, ())) for name in CLASSES.values()]
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

@@ -130,6 +130,7 @@ def test_the_expert_solves_the_hard_variant(make):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("speed", [6.0, 10.0, 15.0])
 @pytest.mark.parametrize(("variant", "wanted"), [("", 0.98), ("Hard", 0.95)], ids=["standard", "hard"])
 def test_the_experts_rate_over_100_cells(make, variant, wanted, speed):

@@ -70,6 +70,8 @@ def test_the_expert_does_what_the_task_asks_for_within_the_limit(begin, suite, t
     assert info["outcome"] == "success"
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_looking_ahead_leaves_no_trace_in_the_expert(begin):
     without, info = play(begin(*MILK))
     assert info["outcome"] == "success"

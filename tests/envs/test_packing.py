@@ -64,6 +64,7 @@ def test_the_expert_packs_every_order_at_slow_and_fast_belts(make):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_experts_rate_over_50_cells_of_the_fastest_belt(make):
     env = make(speed=6.0)
     assert [run_expert(env, task.TASKS[i % 6], i) for i in range(50)].count("success") >= 48

@@ -275,6 +275,7 @@ def test_without_vulkan_it_says_what_to_run(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_several_run_side_by_side(env):
     """Processes have to be spawned: a fork of one that has drawn hangs."""
     many = gymnasium.make_vec(

@@ -181,6 +181,7 @@ def test_scenes_of_these_assets_are_found_once_and_then_evaluated(env, tmp_path,
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_what_it_draws_is_what_the_stand_in_draws(checkout, env):
     env.cameras_on = True
     theirs, _ = start(env)

@@ -280,7 +280,7 @@ def test_a_resumed_run_reads_its_store_once(tmp_path, monkeypatch, capsys):
     rows = play(tmp_path, episodes=2)
     reads, episodes = [], Store.episodes
     monkeypatch.setattr(Store, "episodes", lambda store: reads.append(store) or episodes(store))
-    run(*plan(tmp_path, episodes=2), FakeRegistry(), progress=False)
+    run(*plan(tmp_path, episodes=2), FakeRegistry())
     assert len(rows) == 2 and len(reads) == 1
     assert "2 of 2 episodes are there, measured by the same code" in capsys.readouterr().err
 

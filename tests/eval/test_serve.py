@@ -37,7 +37,7 @@ def test_a_served_policy_is_evaluated_and_ctrl_c_ends_the_server(policy_file, tm
         assert (result["episodes"], result["errors"]) == (2, 0)
         assert "computed by a server on cpu" in json.dumps(result["board"])
         server.send_signal(signal.SIGINT)
-        out, err = server.communicate(timeout=120)
+        out, err = server.communicate(timeout=60)
     finally:
         server.kill()
     assert server.returncode == 0 and "Traceback" not in err

@@ -42,6 +42,8 @@ def hashes(out):
     return {(row.cell, row.method): (row.observation_hash, row.trajectory_hash, row.sim_ns) for row in rows}
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_episodes_are_the_same_with_two_workers_in_reversed_order_and_after_a_kill(tmp_path):
     reference = play(tmp_path / "one", **REALTIME)
     assert len(reference) == 8

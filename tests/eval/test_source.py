@@ -176,7 +176,7 @@ def test_an_edited_method_is_measured_again_and_everything_else_is_reused(tmp_pa
     plain = {"suite": "belt", "method": "dense,slow", "episodes": 2, "device": "cpu", "out": str(tmp_path / "run")}
     spec = make_spec(plain, FakeRegistry().suites())
     for version in ("1", "1", "2"):
-        evaluate(spec, Edited(version), command="", started="", progress=False)
+        evaluate(spec, Edited(version), command="", started="")
     first, again = capsys.readouterr().err.split("measured by the same code", 1)
     assert "4 of 4 episodes are there" in first
     assert "2 of 4 episodes are there" in again
